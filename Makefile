@@ -1,0 +1,59 @@
+# Everything runs in .venv, made here from constraints.txt; nothing else is assumed but Python and a C++ compiler.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+MODEL := smollm2-135m-instruct
+NATIVE_SOURCES := CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
+CXX_SOURCES := $(filter %.cpp %.h,$(NATIVE_SOURCES))
+
+.PHONY: demo test check unit golden bench format clean model
+.DELETE_ON_ERROR:
+
+demo: model
+	$(BIN)/ridgeline generate "Why is the sky blue? Answer in two sentences." --max-tokens 96
+
+test: check model
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.tools
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
+	$(BIN)/python -m nanobind.stubgen -q -m ridgeline.kernels._native -o build/_native.pyi
+	diff -u src/ridgeline/kernels/_native.pyi build/_native.pyi
+
+unit: $(VENV)/.tools
+	$(BIN)/python -m pytest -m "not golden"
+
+golden: $(VENV)/.tools model
+	$(BIN)/python -m pytest -m golden
+
+bench: model
+	$(BIN)/ridgeline bench engine --json build/bench.json
+
+format: $(VENV)/.tools
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CXX_SOURCES)
+
+model: $(VENV)/.built
+	$(BIN)/ridgeline pull $(MODEL)
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(VENV)/.build-tools: constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -q -c constraints.txt scikit-build-core nanobind cmake ninja
+	touch $@
+
+$(VENV)/.built: $(VENV)/.build-tools pyproject.toml $(NATIVE_SOURCES)
+	$(PIP) install -q -c constraints.txt --no-build-isolation -e .
+	touch $@
+
+$(VENV)/.tools: $(VENV)/.built
+	$(PIP) install -q -c constraints.txt --no-build-isolation -e ".[dev]"
+	touch $@

@@ -1,0 +1,48 @@
+"""ridgeline: an LLM inference engine for CPUs that explains its own performance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ridgeline.errors import (
+    ConfigError,
+    DownloadError,
+    EngineError,
+    ModelFileError,
+    ModelNotFoundError,
+    RequestError,
+    RidgelineError,
+)
+from ridgeline.outputs import CompletionOutput, FinishReason, Logprob, RequestMetrics, RequestOutput
+from ridgeline.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from ridgeline.llm import LLM
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "LLM",
+    "CompletionOutput",
+    "ConfigError",
+    "DownloadError",
+    "EngineError",
+    "FinishReason",
+    "Logprob",
+    "ModelFileError",
+    "ModelNotFoundError",
+    "RequestError",
+    "RequestMetrics",
+    "RequestOutput",
+    "RidgelineError",
+    "SamplingParams",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Load `LLM` when it is first asked for, so that `import ridgeline` loads no native code."""
+    if name == "LLM":
+        from ridgeline.llm import LLM
+
+        return LLM
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""Frozen settings, validated once and passed in."""

@@ -1,0 +1,17 @@
+"""The checks that settings share."""
+
+from __future__ import annotations
+
+from ridgeline.errors import ConfigError
+
+
+def check_at_least(field: str, value: object, minimum: int) -> None:
+    """Raise `ConfigError` unless `value` is a whole number ≥ `minimum`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise ConfigError(field, value, f"must be a whole number ≥ {minimum}")
+
+
+def check_one_of(field: str, value: object, allowed: tuple[object, ...]) -> None:
+    """Raise `ConfigError` unless `value` is one of `allowed`."""
+    if value not in allowed:
+        raise ConfigError(field, value, "must be one of " + ", ".join(map(str, allowed)))

@@ -1,0 +1,15 @@
+"""The environment variables that ridgeline reads, each mirrored by an argument elsewhere."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def home_dir() -> Path:
+    """The cache directory: `$RIDGELINE_HOME`, else `$XDG_CACHE_HOME/ridgeline`, else `~/.cache/ridgeline`."""
+    home = os.environ.get("RIDGELINE_HOME")
+    if home:
+        return Path(home).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "ridgeline"
