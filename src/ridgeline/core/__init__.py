@@ -1,0 +1,1 @@
+"""The pure core: which tokens to compute next and in which blocks; no clock, no I/O, no NumPy."""
