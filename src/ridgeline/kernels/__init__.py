@@ -1,0 +1,1 @@
+"""Numeric kernels: the native module behind one facade, and its NumPy twins."""
