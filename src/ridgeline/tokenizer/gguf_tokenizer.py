@@ -1,0 +1,261 @@
+"""Tokenizer: text to ids and back with the vocabulary that a GGUF file carries.
+
+Byte-level BPE (`gpt2`) and SentencePiece's BPE (`llama`), on the `tokenizers` library. Ids are those of
+HF's fast tokenizers without added tokens.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property, partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, SupportsIndex
+
+import tokenizers
+
+from ridgeline.errors import ConfigError, ModelFileError, RequestError
+from ridgeline.tokenizer.byte_level import build_byte_level, byte_level_bytes, find_pre_tokenizer
+from ridgeline.tokenizer.chat_messages import checked_messages, checked_text, mapped_text
+from ridgeline.tokenizer.sentencepiece import build_sentencepiece, has_space_prefix, sentencepiece_bytes
+from ridgeline.tokenizer.special_tokens import SpecialTokens, without_marks
+from ridgeline.tokenizer.vocabulary import TokenType, Vocabulary, read_vocabulary
+
+if TYPE_CHECKING:
+    from ridgeline.tokenizer.chat_template import ChatTemplate
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Scheme:
+    """What one kind of vocabulary does its own way."""
+
+    build: Callable[[Vocabulary], tokenizers.Tokenizer]
+    token_bytes: Callable[[str, int], bytes]
+    adds_bos: Callable[[Vocabulary], bool]
+    has_space_prefix: Callable[[Vocabulary], bool]
+
+
+_SCHEMES: Mapping[str, _Scheme] = MappingProxyType(
+    {
+        "gpt2": _Scheme(
+            build=build_byte_level,
+            token_bytes=byte_level_bytes,
+            adds_bos=lambda vocabulary: find_pre_tokenizer(vocabulary).adds_bos,
+            has_space_prefix=lambda _: False,
+        ),
+        "llama": _Scheme(
+            build=build_sentencepiece,
+            token_bytes=sentencepiece_bytes,
+            adds_bos=lambda _: True,
+            has_space_prefix=has_space_prefix,
+        ),
+    }
+)
+"""`tokenizer.ggml.model` → its ways; `adds_bos` decides where the file doesn't (as llama.cpp does)."""
+
+
+def build_tokenizer(
+    metadata: Mapping[str, object],
+    *,
+    path: Path,
+    chat_template: str | None = None,
+    now: Callable[[], datetime] = datetime.now,
+) -> Tokenizer:
+    """The tokenizer that a GGUF file's metadata describes.
+
+    `chat_template` (Jinja2 text) takes the place of the file's own; `now` is the local time that a
+    template may ask for. A broken template in the file is an error only once a chat needs it.
+
+    Raises:
+        ModelFileError: the tokenizer's metadata is broken, incomplete or of an unsupported kind.
+        ConfigError: `chat_template` is broken; names the line.
+    """
+    vocabulary = read_vocabulary(metadata, path=path)
+    names = {"bos_token": vocabulary.bos_token_id, "eos_token": vocabulary.eos_token_id}
+    special_tokens = {name: vocabulary.tokens[i] for name, i in names.items() if i is not None}
+    if chat_template is None:
+        load = partial(_file_template, metadata, path, special_tokens=special_tokens, now=now)
+        return Tokenizer(vocabulary, load_chat_template=load)
+    from ridgeline.tokenizer.chat_template import ChatTemplate
+
+    template = ChatTemplate(chat_template, special_tokens=special_tokens, now=now)
+    return Tokenizer(vocabulary, load_chat_template=lambda: template)
+
+
+def _file_template(
+    metadata: Mapping[str, object],
+    path: Path,
+    *,
+    special_tokens: Mapping[str, str],
+    now: Callable[[], datetime],
+) -> ChatTemplate | None:
+    # Jinja2 costs more to import than a vocabulary to build, and raw prompts don't need it.
+    from ridgeline.tokenizer.chat_template import ChatTemplate
+
+    keys = ("tokenizer.chat_template", "tokenizer.chat_template.default")
+    source = next((metadata[key] for key in keys if key in metadata), None)
+    if source is None:
+        return None
+    remedy = "give another one with --chat-template FILE"
+    if not isinstance(source, str):
+        raise ModelFileError(path, f"tokenizer.chat_template is {type(source).__name__}, not str", remedy)
+    try:
+        return ChatTemplate(source, special_tokens=special_tokens, now=now)
+    except ConfigError as error:
+        raise ModelFileError(
+            path, f"tokenizer.chat_template: {error.remedy} ({error.value})", remedy
+        ) from None
+
+
+class Tokenizer:
+    """A vocabulary at work. Immutable: any number of threads may share one.
+
+    Made by `build_tokenizer`.
+    """
+
+    def __init__(
+        self, vocabulary: Vocabulary, *, load_chat_template: Callable[[], ChatTemplate | None]
+    ) -> None:
+        scheme = _SCHEMES[vocabulary.model]
+        self._vocabulary = vocabulary
+        self._spell = scheme.token_bytes
+        self._load_chat_template = load_chat_template
+        self._plain = scheme.build(vocabulary)
+        user_defined = [vocabulary.tokens[i] for i in vocabulary.ids_of_type(TokenType.USER_DEFINED)]
+        self._plain.add_tokens(
+            [tokenizers.AddedToken(text, normalized=False) for text in user_defined if text]
+        )
+        special = vocabulary.ids_of_type(TokenType.CONTROL, TokenType.UNKNOWN)
+        self._special_tokens = SpecialTokens({vocabulary.tokens[i]: i for i in special}, user_defined)
+        self._bytes: list[bytes | None] = [None] * len(vocabulary.tokens)
+
+        self.vocab_size: int = len(vocabulary.tokens)
+        self.bos_token_id: int | None = vocabulary.bos_token_id
+        self.eos_token_id: int | None = vocabulary.eos_token_id
+        self.eos_token_ids: frozenset[int] = vocabulary.eos_token_ids
+        self.special_token_ids: frozenset[int] = frozenset(special)
+        self.adds_space_prefix: bool = scheme.has_space_prefix(vocabulary)
+        self.add_bos_token: bool = _adds(vocabulary, "bos", by_default=scheme.adds_bos(vocabulary))
+        self.add_eos_token: bool = _adds(vocabulary, "eos", by_default=False)
+
+    def encode(self, text: str, *, parse_special: bool = True) -> list[int]:
+        """Ids of `text` alone, without BOS or EOS.
+
+        Control tokens written in the text become their ids; with `parse_special` false they are text.
+
+        Raises:
+            RequestError: `text` is no text, or holds half a surrogate pair.
+        """
+        if not isinstance(text, str):
+            raise RequestError("prompt", text, "must be text")
+        text = checked_text(text, "prompt")
+        return self._encode_parts(self._special_tokens.split(text) if parse_special else [text])
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """Ids of a raw prompt: BOS and EOS where the file says so, unless they stand there already."""
+        token_ids = self._with_bos(self.encode(text))
+        if self.add_eos_token and self.eos_token_id is not None and token_ids[-1:] != [self.eos_token_id]:
+            token_ids.append(self.eos_token_id)
+        return token_ids
+
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False) -> str:
+        """Text of `ids`; bytes that are no UTF-8 become U+FFFD.
+
+        Raises:
+            RequestError: an id is outside the vocabulary.
+        """
+        skipped = self.special_token_ids if skip_special_tokens else frozenset()
+        pieces = ((token_id, self.token_bytes(token_id)) for token_id in ids)
+        text = b"".join(piece for token_id, piece in pieces if token_id not in skipped).decode(
+            errors="replace"
+        )
+        return text.removeprefix(" ") if self.adds_space_prefix else text
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes one token stands for; often no whole character.
+
+        Raises:
+            RequestError: the id is outside the vocabulary.
+        """
+        index = operator.index(token_id) if isinstance(token_id, SupportsIndex) else -1
+        if not 0 <= index < self.vocab_size or isinstance(token_id, bool):
+            raise RequestError(
+                "token_ids", token_id, f"token ids are whole numbers in 0…{self.vocab_size - 1}"
+            )
+        known = self._bytes[index]
+        if known is None:
+            # Two threads may both get here; they write the same value.
+            known = self._spell(self._vocabulary.tokens[index], self._vocabulary.token_types[index])
+            self._bytes[index] = known
+        return known
+
+    def token_text(self, token_id: int) -> str:
+        """One token's own text, incomplete UTF-8 shown as U+FFFD.
+
+        Raises:
+            RequestError: the id is outside the vocabulary.
+        """
+        return self.token_bytes(token_id).decode(errors="replace")
+
+    def apply_chat_template(self, messages: object, add_generation_prompt: bool = True) -> list[int]:
+        """Ids of a conversation, ready for the model: control tokens only where the template writes them.
+
+        Begins with BOS exactly once where the file wants one. `messages` is a list of objects with
+        `role` and `content`; a control token typed in any of their strings is ordinary text.
+
+        Raises:
+            RequestError: a message is malformed, the template refuses them, or there is no template.
+            ModelFileError: the file's template is broken.
+        """
+        parts = self._special_tokens.split(self._render(messages, add_generation_prompt))
+        return self._with_bos(self._encode_parts(parts))
+
+    def render_chat(self, messages: object, add_generation_prompt: bool = True) -> str:
+        """The text that `apply_chat_template` turns into ids, with the same arguments and errors."""
+        return without_marks(self._render(messages, add_generation_prompt))
+
+    @cached_property
+    def _chat_template(self) -> ChatTemplate | None:
+        return self._load_chat_template()
+
+    def _render(self, messages: object, add_generation_prompt: bool) -> str:
+        checked = checked_messages(messages)
+        if self._chat_template is None:
+            remedy = (
+                "the model has no chat template: give one with --chat-template FILE, or send a raw prompt"
+            )
+            raise RequestError("messages", [message["role"] for message in checked], remedy)
+        protected = [mapped_text(message, self._special_tokens.protect) for message in checked]
+        return self._chat_template.render(protected, add_generation_prompt=add_generation_prompt)
+
+    def _encode_parts(self, parts: Sequence[str | int]) -> list[int]:
+        token_ids: list[int] = []
+        for part in parts:
+            if isinstance(part, int):
+                token_ids.append(part)
+            else:
+                token_ids += self._encode_plain(without_marks(part))
+        return token_ids
+
+    def _encode_plain(self, text: str) -> list[int]:
+        # A template may write half a surrogate pair too.
+        return self._plain.encode(checked_text(text, "chat_template"), add_special_tokens=False).ids
+
+    def _with_bos(self, token_ids: list[int]) -> list[int]:
+        if self.add_bos_token and self.bos_token_id is not None and token_ids[:1] != [self.bos_token_id]:
+            return [self.bos_token_id, *token_ids]
+        return token_ids
+
+
+def _adds(vocabulary: Vocabulary, name: str, *, by_default: bool) -> bool:
+    wanted, token_id = {
+        "bos": (vocabulary.adds_bos, vocabulary.bos_token_id),
+        "eos": (vocabulary.adds_eos, vocabulary.eos_token_id),
+    }[name]
+    if wanted and token_id is None:
+        problem = f"tokenizer.ggml.add_{name}_token is true but {name}_token_id is missing"
+        raise ModelFileError(vocabulary.path, problem, "convert the model anew")
+    return token_id is not None and (by_default if wanted is None else wanted)
