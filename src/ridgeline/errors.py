@@ -66,5 +66,8 @@ class EngineError(RidgelineError):
 
 
 def _shorten(value: object, limit: int = 80) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to print an int of thousands of digits
+        text = f"<{type(value).__name__} too long to print>"
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

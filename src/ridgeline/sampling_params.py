@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -64,7 +65,7 @@ class SamplingParams:
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
         object.__setattr__(self, "stop", _tuple_of("stop", stop, str))
         object.__setattr__(self, "stop_token_ids", _tuple_of("stop_token_ids", self.stop_token_ids, int))
-        if self.seed == -1 and not isinstance(self.seed, bool):
+        if isinstance(self.seed, int) and self.seed == -1:
             object.__setattr__(self, "seed", None)
         object.__setattr__(self, "logit_bias", _checked_logit_bias(self.logit_bias))
         self._check_numbers()
@@ -128,8 +129,9 @@ def _checked_logit_bias(value: object) -> dict[int, float]:
         raise RequestError("logit_bias", value, "must map token ids to numbers")
     checked: dict[int, float] = {}
     for key, bias in value.items():
-        token_id = int(key) if isinstance(key, str) and key.isascii() and key.isdigit() else key
-        _check_int("logit_bias", token_id, "token ids are whole numbers ≥ 0", low=0)
+        is_digits = isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 20
+        token_id = int(key) if is_digits else key
+        _check_int("logit_bias", token_id, "token ids are whole numbers ≥ 0", low=0, high=2**31 - 1)
         _check_number("logit_bias", bias, f"the bias of token {token_id} must be in [-100, 100]",
                       low=-100.0, high=100.0)
         checked[token_id] = float(bias)
@@ -141,12 +143,12 @@ def _check_number(
     value: object,
     remedy: str,
     *,
-    low: float = -math.inf,
-    high: float = math.inf,
+    low: float = -sys.float_info.max,
+    high: float = sys.float_info.max,
     above: float = -math.inf,
 ) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or not low <= value <= high or value <= above:  # type: ignore[operator, arg-type]
+    if not is_number or not low <= value <= high or value <= above:  # type: ignore[operator, arg-type]
         raise RequestError(name, value, remedy)
 
 
