@@ -1,0 +1,25 @@
+"""Writing a command's JSON, to a file or to stdout."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from ridgeline.errors import ConfigError
+
+
+def write_json(target: str, document: object) -> None:
+    """Write `document` to the file `target`, or to stdout for `-`.
+
+    Raises:
+        ConfigError: the file can't be written.
+    """
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    if target == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(target).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError("json", target, f"can't be written: {error.strerror}") from None

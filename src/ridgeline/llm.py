@@ -1,0 +1,238 @@
+"""LLM: prompts in, completions out, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from ridgeline.build import EngineParts, build_engine
+from ridgeline.config.engine import EngineConfig
+from ridgeline.config.env import home_dir
+from ridgeline.config.scheduler import SchedulerConfig
+from ridgeline.engine.clock import MonotonicClock
+from ridgeline.engine.engine import EngineStats
+from ridgeline.engine.input_processor import ParsedPrompt, as_prompt_list
+from ridgeline.engine.progress import ProgressBar
+from ridgeline.errors import ConfigError, RequestError
+from ridgeline.outputs import CompletionOutput, RequestOutput
+from ridgeline.sampling_params import SamplingParams
+from ridgeline.tokenizer.gguf_tokenizer import Tokenizer
+
+Message = Mapping[str, object]
+
+
+class LLM:
+    """A loaded model. Close it, use it as a context manager, or drop it to give the memory back.
+
+    Not thread-safe: use it from one thread at a time.
+    """
+
+    def __init__(  # noqa: PLR0913 - the public door takes every setting by name
+        self,
+        model: str = "smollm2-135m-instruct",
+        *,
+        executor: str = "native",
+        num_threads: int | None = None,
+        block_size: int = 32,
+        max_model_len: int | None = None,
+        kv_cache_bytes: int | None = None,
+        max_num_seqs: int = 32,
+        max_num_batched_tokens: int = 512,
+        enable_prefix_caching: bool = True,
+        chat_template: str | None = None,
+    ) -> None:
+        """Load `model`: a catalogue name, an `hf:` name or the path of a .gguf file.
+
+        The settings are those of `EngineConfig` and `SchedulerConfig`, None where the machine and the
+        model decide.
+
+        Raises:
+            ModelNotFoundError, ModelFileError: no such model, or its file can't be used.
+            ConfigError: a setting is out of range or asks for more than there is.
+        """
+        config = EngineConfig(
+            model=model,
+            executor=executor,
+            num_threads=num_threads,
+            block_size=block_size,
+            max_model_len=max_model_len,
+            kv_cache_bytes=kv_cache_bytes,
+            enable_prefix_caching=enable_prefix_caching,
+            chat_template=chat_template,
+            scheduler=SchedulerConfig(
+                max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
+            ),
+        )
+        self._clock = MonotonicClock()
+        self._parts: EngineParts | None = build_engine(config, home=home_dir(), clock=self._clock)
+
+    @property
+    def parts(self) -> EngineParts:
+        """The running engine and what stands around it: model, limits, event log.
+
+        Raises:
+            ConfigError: the LLM was closed.
+        """
+        if self._parts is None:
+            raise ConfigError("llm", "closed", "make a new LLM")
+        return self._parts
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self.parts.tokenizer
+
+    @property
+    def stats(self) -> EngineStats:
+        """Requests and blocks right now."""
+        return self.parts.engine.stats
+
+    def generate(
+        self,
+        prompts: object,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool = True,
+    ) -> list[RequestOutput]:
+        """Complete raw prompts; one output per prompt, in their order.
+
+        A prompt is text, a list of token ids, or a dict with `prompt` or `prompt_token_ids`; `prompts` is
+        one of these or a list of them. `sampling_params` is one for all or a list of one each. Several
+        prompts show a progress bar on a terminal, unless `progress` is false.
+
+        Raises:
+            RequestError: a prompt or a parameter can't be served; nothing was run.
+        """
+        arrived_at_s = self._clock.now()
+        parsed = self.parts.input_processor.parse_prompts(as_prompt_list(prompts))
+        return self._run(parsed, sampling_params, arrived_at_s, progress=progress)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        progress: bool = True,
+    ) -> list[RequestOutput]:
+        """Answer one conversation, or each of a list of them, through the model's chat template.
+
+        Raises:
+            RequestError: messages or parameters can't be served, or the model has no chat template.
+        """
+        arrived_at_s = self._clock.now()
+        many = isinstance(messages, list | tuple) and bool(messages) and isinstance(messages[0], list | tuple)
+        parsed = [
+            self._parse_chat(conversation, add_generation_prompt=add_generation_prompt)
+            for conversation in (messages if many else [messages])
+        ]
+        return self._run(parsed, sampling_params, arrived_at_s, progress=progress)
+
+    def stream(
+        self, prompt: object, sampling_params: SamplingParams | None = None
+    ) -> Iterator[RequestOutput]:
+        """Complete one raw prompt; yields deltas, the last one with `finished` and `metrics`.
+
+        Closing the iterator aborts the request. Several streams may be read in turn.
+
+        Raises:
+            RequestError: as `generate`, at the call.
+        """
+        arrived_at_s = self._clock.now()
+        parsed = self.parts.input_processor.parse_prompt(prompt)
+        return self._stream(parsed, sampling_params or SamplingParams(), arrived_at_s)
+
+    def stream_chat(
+        self,
+        messages: Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        *,
+        add_generation_prompt: bool = True,
+    ) -> Iterator[RequestOutput]:
+        """Answer one conversation; yields deltas as `stream` does."""
+        arrived_at_s = self._clock.now()
+        parsed = self._parse_chat(messages, add_generation_prompt=add_generation_prompt)
+        return self._stream(parsed, sampling_params or SamplingParams(), arrived_at_s)
+
+    def close(self) -> None:
+        """Abort what is running and give threads and memory back; closing twice is fine."""
+        if self._parts is not None:
+            self._parts.engine.close()
+            self._parts = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _parse_chat(self, messages: object, *, add_generation_prompt: bool) -> ParsedPrompt:
+        token_ids = self.tokenizer.apply_chat_template(messages, add_generation_prompt=add_generation_prompt)
+        return self.parts.input_processor.parse_prompt_ids(token_ids)
+
+    def _run(
+        self,
+        prompts: list[ParsedPrompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        arrived_at_s: float,
+        *,
+        progress: bool,
+    ) -> list[RequestOutput]:
+        params = _params_for(len(prompts), sampling_params)
+        self.parts.input_processor.check_requests(prompts, params)
+        streams = self.parts.request_streams
+        ids: list[str] = []
+        try:
+            for prompt, prompt_params in zip(prompts, params, strict=True):
+                ids.append(streams.add(prompt, prompt_params, arrived_at_s=arrived_at_s))
+            with ProgressBar(len(ids), shown=progress and len(ids) > 1) as bar:
+                whole = [_empty_output(i, *each) for i, each in zip(ids, zip(prompts, params), strict=True)]
+                for output in whole:
+                    while not output.finished:
+                        output.extend(streams.next_delta(output.request_id))
+                    bar.advance()
+        finally:
+            for request_id in ids:
+                streams.abort(request_id)
+        return whole
+
+    def _stream(
+        self, prompt: ParsedPrompt, params: SamplingParams, arrived_at_s: float
+    ) -> Iterator[RequestOutput]:
+        self.parts.input_processor.check_requests([prompt], [params])
+        return self._deltas(prompt, params, arrived_at_s)
+
+    def _deltas(
+        self, prompt: ParsedPrompt, params: SamplingParams, arrived_at_s: float
+    ) -> Iterator[RequestOutput]:
+        streams = self.parts.request_streams
+        request_id = streams.add(prompt, params, arrived_at_s=arrived_at_s)
+        try:
+            finished = False
+            while not finished:
+                delta = streams.next_delta(request_id)
+                finished = delta.finished
+                yield delta
+        finally:
+            streams.abort(request_id)
+
+
+def _empty_output(request_id: str, prompt: ParsedPrompt, params: SamplingParams) -> RequestOutput:
+    completions = [CompletionOutput(index, "", []) for index in range(params.n)]
+    return RequestOutput(request_id, prompt.text, prompt.token_ids, completions, finished=False)
+
+
+def _params_for(
+    num_prompts: int, sampling_params: SamplingParams | Sequence[SamplingParams] | None
+) -> list[SamplingParams]:
+    if sampling_params is None or isinstance(sampling_params, SamplingParams):
+        return [sampling_params or SamplingParams()] * num_prompts
+    if not isinstance(sampling_params, Sequence) or len(sampling_params) != num_prompts:
+        raise RequestError("sampling_params", sampling_params, f"give one, or a list of {num_prompts}")
+    for params in sampling_params:
+        if not isinstance(params, SamplingParams):
+            raise RequestError("sampling_params", params, "every entry must be SamplingParams")
+    return list(sampling_params)

@@ -1,0 +1,1 @@
+"""What the events and instants of the engine amount to, each quantity defined once."""

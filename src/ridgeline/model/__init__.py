@@ -1,0 +1,1 @@
+"""A model's weights and its forward pass, behind the Executor Protocol."""
