@@ -31,7 +31,7 @@ ROOM_CEILINGS = {
     "model": 1300,
     "engine": 900,
     "bench": 1100,
-    "cli": 600,
+    "cli": 700,
 }
 LEAF_CEILINGS = {
     "__init__.py": 60,

@@ -18,7 +18,7 @@ from ridgeline.engine.engine import Engine
 from ridgeline.engine.input_processor import InputProcessor
 from ridgeline.engine.output_processor import OutputProcessor
 from ridgeline.engine.request_streams import RequestStreams
-from ridgeline.errors import ConfigError
+from ridgeline.errors import ConfigError, ModelFileError
 from ridgeline.formats.gguf import open_gguf
 from ridgeline.hub.store import resolve_model
 from ridgeline.metrics.event_log import EventLog
@@ -65,6 +65,12 @@ def build_engine(config: EngineConfig, *, home: Path, clock: Clock) -> EnginePar
     file = open_gguf(path)
     weights = load_weights(file)
     tokenizer = build_tokenizer(file.metadata, path=path, chat_template=config.chat_template)
+    if tokenizer.vocab_size != weights.config.vocab_size:
+        raise ModelFileError(
+            path,
+            f"the tokenizer has {tokenizer.vocab_size} tokens, the embedding {weights.config.vocab_size} rows",
+            "download or convert it again",
+        )
     block_bytes = kv_block_bytes(
         weights.config, block_size=config.block_size, itemsize=_KV_ITEMSIZE[config.executor]
     )

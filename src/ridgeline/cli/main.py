@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
+from types import FrameType
 
 from cyclopts import App, CycloptsError
 from rich.console import Console
@@ -40,6 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command; returns its exit status."""
+    signal.signal(signal.SIGTERM, _interrupt)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("ridgeline: %(message)s"))
     logging.getLogger("ridgeline").handlers = [handler]
@@ -58,6 +61,11 @@ def run(arguments: list[str]) -> int:
         sys.stderr.close()  # the reader has gone; so has the place to say so
         return EXIT_FAILURE
     return EXIT_OK
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    """SIGTERM ends a command as Ctrl-C does: what it holds is given back."""
+    raise KeyboardInterrupt
 
 
 def _failed(message: str, status: int) -> int:

@@ -119,7 +119,9 @@ class OutputProcessor:
         params = request.sampling_params
         return _Choice(
             request,
-            Detokenizer(self._tokenizer, skip_special_tokens=params.skip_special_tokens),
+            Detokenizer(
+                self._tokenizer, skip_special_tokens=params.skip_special_tokens, continues_text=True
+            ),
             StopStringMatcher(params.stop, include_stop_str_in_output=params.include_stop_str_in_output),
         )
 

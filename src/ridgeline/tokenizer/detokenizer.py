@@ -15,13 +15,18 @@ class Detokenizer:
     Each call costs what its token costs, however long the text already is. A character whose bytes
     are spread over several tokens comes out with the last of them; control tokens that are skipped
     don't stand between those bytes, just as in the whole decode.
+
+    A text that `continues_text` keeps the space its first token begins with, where the whole decode of a
+    SentencePiece vocabulary would strip it: prompt and continuation join without a seam.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True, continues_text: bool = False
+    ) -> None:
         self._tokenizer = tokenizer
         self._skipped = tokenizer.special_token_ids if skip_special_tokens else frozenset()
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._strips_space = tokenizer.adds_space_prefix
+        self._strips_space = tokenizer.adds_space_prefix and not continues_text
 
     @property
     def has_incomplete_character(self) -> bool:

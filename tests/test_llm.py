@@ -1,0 +1,260 @@
+"""LLM on tiny random models: the whole way of a request, its outputs, its refusals, what it gives back."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ridgeline import LLM, ConfigError, ModelFileError, ModelNotFoundError, RequestError, SamplingParams
+from ridgeline.core.events import StepFinished
+
+PROMPT = {"prompt_token_ids": [65, 66, 67, 68, 69, 70]}
+GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+
+
+@pytest.fixture(scope="module", params=["native", "reference"])
+def llm(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[LLM]:
+    with LLM(str(tiny_model), executor=request.param, kv_cache_bytes=2**22) as llm:
+        yield llm
+
+
+@pytest.fixture
+def idle(llm: LLM) -> Iterator[LLM]:
+    """The same, checked to be idle and whole afterwards."""
+    yield llm
+    stats = llm.stats
+    assert (stats.num_requests_running, stats.num_requests_waiting, stats.num_used_blocks) == (0, 0, 0)
+    llm.parts.engine.scheduler.check_integrity()
+
+
+def test_outputs_hold_what_the_contract_says(idle: LLM) -> None:
+    params = SamplingParams(temperature=0, max_tokens=5, logprobs=2, prompt_logprobs=0, ignore_eos=True)
+    (output,) = idle.generate(PROMPT, params)
+    completion = output.outputs[0]
+    assert output.finished
+    assert output.prompt_token_ids == PROMPT["prompt_token_ids"]
+    assert output.prompt_logprobs[0] is None
+    assert [list(entry) for entry in output.prompt_logprobs[1:]] == [[i] for i in output.prompt_token_ids[1:]]
+    assert len(completion.token_ids) == len(completion.logprobs) == 5
+    for token_id, entry in zip(completion.token_ids, completion.logprobs, strict=True):
+        assert list(entry)[0] == token_id
+        assert len(entry) == 2
+        assert [e.rank for e in entry.values()] == [1, 2]
+    assert completion.cumulative_logprob == pytest.approx(
+        sum(entry[i].logprob for i, entry in zip(completion.token_ids, completion.logprobs, strict=True))
+    )
+    assert completion.finish_reason == "length"
+    metrics = output.metrics
+    assert metrics.ttft_s > 0
+    assert len(metrics.itl_s) == 4
+    assert metrics.tpot_s == pytest.approx(sum(metrics.itl_s) / 4)
+    assert metrics.e2e_s == pytest.approx(metrics.ttft_s + metrics.decode_s)
+    assert (metrics.num_cached_tokens, metrics.num_preemptions) == (0, 0)
+
+
+def test_logprobs_of_the_whole_vocabulary_are_a_distribution(idle: LLM) -> None:
+    (output,) = idle.generate(PROMPT, SamplingParams(temperature=0, max_tokens=1, logprobs=-1, prompt_logprobs=-1))
+    for entry in (output.outputs[0].logprobs[0], output.prompt_logprobs[3]):
+        assert len(entry) == idle.parts.model.vocab_size
+        assert sum(np.exp(e.logprob) for e in entry.values()) == pytest.approx(1, abs=1e-6)
+        ranked = sorted(entry.values(), key=lambda e: e.rank)
+        assert [e.rank for e in ranked] == list(range(1, len(entry) + 1))
+        assert all(a.logprob >= b.logprob for a, b in zip(ranked, ranked[1:], strict=False))
+
+
+def test_prompt_logprobs_do_not_depend_on_chunks(tiny_model: Path) -> None:
+    ids = [(7 * i) % 300 for i in range(50)]
+    params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=2)
+    seen = []
+    for budget in (16, 512):
+        with LLM(str(tiny_model), max_num_batched_tokens=budget, kv_cache_bytes=2**22) as llm:
+            (output,) = llm.generate({"prompt_token_ids": ids}, params)
+            seen.append(output.prompt_logprobs)
+    assert seen[0] == seen[1]
+    assert len(seen[0]) == 50
+
+
+def test_a_stream_joins_to_the_whole(idle: LLM) -> None:
+    (whole,) = idle.generate(PROMPT, GREEDY)
+    deltas = list(idle.stream(PROMPT, GREEDY))
+    assert "".join(d.outputs[0].text for d in deltas) == whole.outputs[0].text
+    assert [i for d in deltas for i in d.outputs[0].token_ids] == whole.outputs[0].token_ids
+    assert [d.finished for d in deltas] == [False] * (len(deltas) - 1) + [True]
+    assert deltas[-1].metrics is not None
+
+
+def test_streams_may_be_read_in_turn_and_beside_generate(idle: LLM) -> None:
+    (whole,) = idle.generate(PROMPT, GREEDY)
+    first, second = idle.stream(PROMPT, GREEDY), idle.stream(PROMPT, GREEDY)
+    ids: list[list[int]] = [[], []]
+    ids[0] += next(first).outputs[0].token_ids
+    ids[1] += next(second).outputs[0].token_ids
+    (beside,) = idle.generate(PROMPT, GREEDY)
+    for index, stream in enumerate((first, second)):
+        for delta in stream:
+            ids[index] += delta.outputs[0].token_ids
+    assert ids[0] == ids[1] == beside.outputs[0].token_ids == whole.outputs[0].token_ids
+
+
+def test_closing_a_stream_aborts_its_request(idle: LLM) -> None:
+    stream = idle.stream(PROMPT, GREEDY)
+    next(stream)
+    assert idle.stats.num_requests_running == 1
+    stream.close()
+    assert idle.stats.num_used_blocks == 0
+    unread = idle.stream(PROMPT, GREEDY)
+    del unread
+
+
+def test_hundreds_of_prompts_come_back_in_order(idle: LLM) -> None:
+    prompts = [{"prompt_token_ids": [10 + i % 200, 20, 30 + i % 7]} for i in range(300)]
+    params = [SamplingParams(temperature=0, max_tokens=1 + i % 5, ignore_eos=True) for i in range(300)]
+    outputs = idle.generate(prompts, params)
+    assert [o.prompt_token_ids for o in outputs] == [p["prompt_token_ids"] for p in prompts]
+    assert [len(o.outputs[0].token_ids) for o in outputs] == [1 + i % 5 for i in range(300)]
+    (alone,) = idle.generate(prompts[4], params[4])
+    assert outputs[4].outputs[0].token_ids == alone.outputs[0].token_ids
+
+
+def test_several_choices_differ_and_repeat_with_their_seed(idle: LLM) -> None:
+    params = SamplingParams(n=3, temperature=1, seed=5, max_tokens=12, ignore_eos=True)
+    first, second = (idle.generate(PROMPT, params)[0] for _ in range(2))
+    texts = [c.token_ids for c in first.outputs]
+    assert [c.index for c in first.outputs] == [0, 1, 2]
+    assert texts == [c.token_ids for c in second.outputs]
+    assert len({tuple(t) for t in texts}) == 3
+
+
+def test_chat_goes_through_the_template(idle: LLM) -> None:
+    messages = [{"role": "user", "content": "Hi"}]
+    (output,) = idle.chat(messages, GREEDY)
+    assert output.prompt_token_ids == idle.tokenizer.apply_chat_template(messages)
+    both = idle.chat([messages, messages], GREEDY)
+    assert [o.outputs[0].token_ids for o in both] == [output.outputs[0].token_ids] * 2
+    streamed = [i for d in idle.stream_chat(messages, GREEDY) for i in d.outputs[0].token_ids]
+    assert streamed == output.outputs[0].token_ids
+
+
+@pytest.mark.parametrize(
+    ("prompts", "params", "field"),
+    [
+        ([""], None, "prompt"),
+        (["ok", ""], None, "prompt"),
+        ([], None, "prompt"),
+        ([[]], None, "prompt_token_ids"),
+        ([{"prompt_token_ids": [9999]}], None, "prompt_token_ids"),
+        (None, None, "prompt"),
+        ("ok", [GREEDY, GREEDY], "sampling_params"),
+        ("ok", "greedy", "sampling_params"),
+        ("ok", [None], "sampling_params"),
+        (["ok", "fine"], SamplingParams(logit_bias={9999: 1}), "logit_bias"),
+        ("ok " * 2000, None, "prompt"),
+        ("a\ud800b", None, "prompt"),
+    ],
+)
+def test_bad_input_is_refused_whole_before_anything_runs(idle: LLM, prompts, params, field) -> None:
+    num_steps = sum(isinstance(e, StepFinished) for e in idle.parts.event_log.events())
+    with pytest.raises(RequestError) as caught:
+        idle.generate(prompts, params)
+    assert caught.value.field == field
+    assert sum(isinstance(e, StepFinished) for e in idle.parts.event_log.events()) == num_steps
+    assert len(idle.generate(PROMPT, GREEDY)[0].outputs[0].token_ids) == 8
+
+
+@pytest.mark.parametrize("messages", [[], [{"role": "user", "content": None}], [{"content": "x"}], "hello", [5]])
+def test_bad_messages_are_refused(idle: LLM, messages) -> None:
+    with pytest.raises(RequestError) as caught:
+        idle.chat(messages, GREEDY)
+    assert caught.value.field.startswith("messages")
+
+
+def test_an_error_in_a_batch_says_which_prompt(idle: LLM) -> None:
+    with pytest.raises(RequestError, match=r"prompt 1 of 0…2"):
+        idle.generate(["a", "", "b"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"executor": "cuda"}, "executor"),
+        ({"num_threads": 0}, "num_threads"),
+        ({"num_threads": True}, "num_threads"),
+        ({"block_size": 24}, "block_size"),
+        ({"max_model_len": 1}, "max_model_len"),
+        ({"max_model_len": 10**9}, "max_model_len"),
+        ({"kv_cache_bytes": 0}, "kv_cache_bytes"),
+        ({"kv_cache_bytes": 100}, "kv_cache_bytes"),
+        ({"kv_cache_bytes": 2**60}, "kv_cache_bytes"),
+        ({"max_num_seqs": 0}, "max_num_seqs"),
+        ({"max_num_batched_tokens": -1}, "max_num_batched_tokens"),
+        ({"chat_template": "{% if %}"}, "chat_template"),
+    ],
+)
+def test_settings_out_of_range_name_themselves(tiny_model: Path, settings, field) -> None:
+    with pytest.raises(ConfigError) as caught:
+        LLM(str(tiny_model), **settings)
+    assert caught.value.field == field
+
+
+def test_an_unknown_model_says_how_to_get_one(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("RIDGELINE_HOME", str(tmp_path))
+    with pytest.raises(ModelNotFoundError, match="smollm2-135m-instruct"):
+        LLM("smollm2-135m-instrct")
+    with pytest.raises(ModelNotFoundError, match="ridgeline pull smollm2-135m-instruct"):
+        LLM()
+    with pytest.raises(ModelNotFoundError):
+        LLM(str(tmp_path / "nothing.gguf"))
+
+
+def test_a_truncated_file_is_a_model_file_error(tmp_path, tiny_model: Path) -> None:
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(tiny_model.read_bytes()[:-1])
+    with pytest.raises(ModelFileError, match="cut.gguf"):
+        LLM(str(cut))
+
+
+def test_max_model_len_shrinks_to_the_cache_and_says_so(tiny_model: Path, caplog) -> None:
+    with LLM(str(tiny_model), kv_cache_bytes=2**22) as llm:
+        block_bytes = llm.parts.kv_block_bytes
+    with caplog.at_level(logging.WARNING), LLM(str(tiny_model), kv_cache_bytes=3 * block_bytes) as llm:
+        assert llm.parts.limits.max_model_len == 96
+        assert "96" in caplog.text
+        with pytest.raises(RequestError, match=r"4 blocks of 32.* has 3"):
+            llm.generate({"prompt_token_ids": [5] * 97})
+        outputs = llm.generate({"prompt_token_ids": [5] * 90}, SamplingParams(max_tokens=None, ignore_eos=True))
+        assert (len(outputs[0].outputs[0].token_ids), outputs[0].outputs[0].finish_reason) == (6, "length")
+
+
+def test_kv_bytes_are_the_formula(tiny_model: Path) -> None:
+    for executor, itemsize in (("native", 2), ("reference", 4)):
+        with LLM(str(tiny_model), executor=executor, kv_cache_bytes=2**22, block_size=16) as llm:
+            model = llm.parts.model
+            per_token = 2 * model.num_layers * model.num_kv_heads * model.head_dim * itemsize
+            assert llm.parts.kv_block_bytes == 16 * per_token
+            assert llm.parts.limits.num_blocks == 2**22 // (16 * per_token)
+
+
+def test_closing_twice_is_fine_and_using_it_afterwards_is_an_error(tiny_model: Path) -> None:
+    llm = LLM(str(tiny_model), kv_cache_bytes=2**22)
+    llm.close()
+    llm.close()
+    with pytest.raises(ConfigError, match="closed"):
+        llm.generate("hi")
+
+
+def test_dropping_the_last_reference_gives_everything_back(tiny_model: Path) -> None:
+    gc.disable()
+    try:
+        llm = LLM(str(tiny_model), kv_cache_bytes=2**22)
+        llm.generate(PROMPT, GREEDY)
+        engine = weakref.ref(llm.parts.engine)
+        del llm
+        assert engine() is None
+    finally:
+        gc.enable()
