@@ -51,9 +51,7 @@ def new_forward() -> NewForward:
         weights = load_weights(open_gguf(path))
         if executor == "reference":
             return ReferenceForward(weights, lambda: 0.0, num_blocks=NUM_BLOCKS, block_size=block_size)
-        return NativeForward(
-            weights, num_blocks=NUM_BLOCKS, block_size=block_size, num_threads=num_threads
-        )
+        return NativeForward(weights, num_blocks=NUM_BLOCKS, block_size=block_size, num_threads=num_threads)
 
     return make
 
@@ -66,7 +64,11 @@ def logits_of() -> LogitsOf:
     """
 
     def run(
-        forward: Forward, sequences: Sequence[Sequence[int]], *, chunk: int = 1000, block_size: int = BLOCK_SIZE
+        forward: Forward,
+        sequences: Sequence[Sequence[int]],
+        *,
+        chunk: int = 1000,
+        block_size: int = BLOCK_SIZE,
     ) -> list[NDArray[np.float32]]:
         num_blocks = NUM_BLOCKS // len(sequences)
         tables = [[s + i * len(sequences) for i in range(num_blocks)] for s in range(len(sequences))]
@@ -76,7 +78,7 @@ def logits_of() -> LogitsOf:
             pieces = [list(sequences[s][start : start + chunk]) for s in live]
             starts = np.cumsum([0, *map(len, pieces)])
             batch = InputBatch(
-                token_ids=np.asarray(sum(pieces, []), np.int32),
+                token_ids=np.concatenate([np.asarray(piece, np.int32) for piece in pieces]),
                 positions=np.concatenate([np.arange(start, start + len(p), dtype=np.int32) for p in pieces]),
                 query_start_loc=starts.astype(np.int32),
                 seq_lens=np.asarray([start + len(p) for p in pieces], np.int32),

@@ -68,7 +68,7 @@ def build_engine(config: EngineConfig, *, home: Path, clock: Clock) -> EnginePar
     if tokenizer.vocab_size != weights.config.vocab_size:
         raise ModelFileError(
             path,
-            f"the tokenizer has {tokenizer.vocab_size} tokens, the embedding {weights.config.vocab_size} rows",
+            f"{tokenizer.vocab_size} tokens, but {weights.config.vocab_size} rows of embedding",
             "download or convert it again",
         )
     block_bytes = kv_block_bytes(

@@ -189,7 +189,10 @@ class LLM:
             for prompt, prompt_params in zip(prompts, params, strict=True):
                 ids.append(streams.add(prompt, prompt_params, arrived_at_s=arrived_at_s))
             with ProgressBar(len(ids), shown=progress and len(ids) > 1) as bar:
-                whole = [_empty_output(i, *each) for i, each in zip(ids, zip(prompts, params), strict=True)]
+                whole = [
+                    _empty_output(request_id, prompt, prompt_params)
+                    for request_id, prompt, prompt_params in zip(ids, prompts, params, strict=True)
+                ]
                 for output in whole:
                     while not output.finished:
                         output.extend(streams.next_delta(output.request_id))

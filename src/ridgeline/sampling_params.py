@@ -132,8 +132,9 @@ def _checked_logit_bias(value: object) -> dict[int, float]:
         is_digits = isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 20
         token_id = int(key) if is_digits else key
         _check_int("logit_bias", token_id, "token ids are whole numbers ≥ 0", low=0, high=2**31 - 1)
-        _check_number("logit_bias", bias, f"the bias of token {token_id} must be in [-100, 100]",
-                      low=-100.0, high=100.0)
+        _check_number(
+            "logit_bias", bias, f"the bias of token {token_id} must be in [-100, 100]", low=-100.0, high=100.0
+        )
         checked[token_id] = float(bias)
     return checked
 
@@ -148,7 +149,7 @@ def _check_number(
     above: float = -math.inf,
 ) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not low <= value <= high or value <= above:  # type: ignore[operator, arg-type]
+    if not is_number or not low <= value <= high or value <= above:  # type: ignore[operator]
         raise RequestError(name, value, remedy)
 
 

@@ -39,7 +39,9 @@ def make_scheduler(
     return Scheduler(config, KVCacheManager(BlockPool(num_blocks), block_size, recorder), recorder)
 
 
-def make_request(request_id: str, num_prompt_tokens: int = 10, max_tokens: int = 4, **params: object) -> Request:
+def make_request(
+    request_id: str, num_prompt_tokens: int = 10, max_tokens: int = 4, **params: object
+) -> Request:
     return Request(
         request_id=request_id,
         prompt_token_ids=list(range(100, 100 + num_prompt_tokens)),
@@ -56,7 +58,9 @@ def answer(output: SchedulerOutput, token_of: Callable[[Request], int] = lambda 
     return ModelRunnerOutput(tokens, [None] * len(tokens), [()] * len(tokens))
 
 
-def run_step(scheduler: Scheduler, now: float, token_of: Callable[[Request], int] = lambda _: 7) -> SchedulerOutput:
+def run_step(
+    scheduler: Scheduler, now: float, token_of: Callable[[Request], int] = lambda _: 7
+) -> SchedulerOutput:
     output = scheduler.schedule(now)
     scheduler.update_from_output(output, answer(output, token_of), now)
     scheduler.check_integrity()
@@ -225,7 +229,10 @@ class SchedulerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.scheduler = make_scheduler(
-            num_blocks=self.NUM_BLOCKS, block_size=self.BLOCK_SIZE, max_num_seqs=self.MAX_SEQS, budget=self.BUDGET
+            num_blocks=self.NUM_BLOCKS,
+            block_size=self.BLOCK_SIZE,
+            max_num_seqs=self.MAX_SEQS,
+            budget=self.BUDGET,
         )
         self.now = 0.0
         self.requests: list[Request] = []

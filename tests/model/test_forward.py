@@ -63,7 +63,9 @@ def test_native_distributions_are_hugging_faces_within_its_gates(
         assert np.array_equal(logits.argmax(axis=-1)[clear], expected.argmax(axis=-1)[clear])
 
 
-@pytest.mark.parametrize("model", ["tiny-llama", "tiny-llama-q4_1", "tiny-llama-k", "tiny-qwen2", "tiny-qwen3"])
+@pytest.mark.parametrize(
+    "model", ["tiny-llama", "tiny-llama-q4_1", "tiny-llama-k", "tiny-qwen2", "tiny-qwen3"]
+)
 @pytest.mark.parametrize("chunk", [1, 7, 16, 64])
 def test_native_logits_are_the_same_bits_in_any_company(
     new_forward, logits_of, golden_fixtures, model, chunk
@@ -85,5 +87,7 @@ def test_reference_logits_are_the_same_within_1e_4_in_any_company(
     path = golden_fixtures / "tiny-llama.gguf"
     ids = oracle(golden_fixtures, "tiny-llama")[2][0]
     (alone,) = logits_of(new_forward(path, "reference"), [ids])
-    together = logits_of(new_forward(path, "reference", block_size=16), [ids[3:30], ids], chunk=chunk, block_size=16)
+    together = logits_of(
+        new_forward(path, "reference", block_size=16), [ids[3:30], ids], chunk=chunk, block_size=16
+    )
     np.testing.assert_allclose(together[-1], alone, rtol=0, atol=1e-4)

@@ -48,7 +48,9 @@ def shapes(arch: str) -> dict[str, tuple[int, ...]]:
 def write_model(tmp_path: Path):
     """Write a one-layer model of zeros, with keys replaced (None leaves one out) and shapes changed."""
 
-    def write(arch: str = "llama", *, keys: dict[str, object] | None = None, change=lambda tensors: None) -> Path:
+    def write(
+        arch: str = "llama", *, keys: dict[str, object] | None = None, change=lambda tensors: None
+    ) -> Path:
         path = tmp_path / "model.gguf"
         writer = gguf.GGUFWriter(path, arch)
         scalars = SCALARS | {"attention.layer_norm_rms_epsilon": 1e-5} | (keys or {})
@@ -113,7 +115,8 @@ def test_a_wrong_shape_is_named_with_the_right_one(write_model, name) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["blk.0.attn_output.bias", "blk.0.ffn_gate_exps.weight", "blk.1.attn_q.weight", "position_embd.weight"]
+    "name",
+    ["blk.0.attn_output.bias", "blk.0.ffn_gate_exps.weight", "blk.1.attn_q.weight", "position_embd.weight"],
 )
 def test_a_tensor_that_would_go_unread_is_refused(write_model, name) -> None:
     assert name in refusal(write_model(change=lambda tensors: tensors.update({name: (32, 32)})))

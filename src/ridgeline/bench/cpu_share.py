@@ -23,9 +23,7 @@ def read_cpu() -> CpuReading:
     busy = user + nice + system + irq + softirq + steal
     ticks_per_s = os.sysconf("SC_CLK_TCK")
     own = os.times()
-    return CpuReading(
-        busy / ticks_per_s, (busy + idle + iowait) / ticks_per_s, own.user + own.system
-    )
+    return CpuReading(busy / ticks_per_s, (busy + idle + iowait) / ticks_per_s, own.user + own.system)
 
 
 def others_share(before: CpuReading, after: CpuReading) -> float:

@@ -99,10 +99,10 @@ def _measure_for(key: str) -> Measure:
     raise ConfigError("only", key, f"known keys are {', '.join(DEFAULT_KEYS)}, and others of their shapes")
 
 
-def _prompt(sequence: int, num_tokens: int) -> dict[str, list[int]]:
+def _prompt(sequence: int, num_tokens: int, vocab_size: int) -> dict[str, list[int]]:
     """Ids that no text, tokenizer or shared prefix explains; the same for every engine measured."""
     ids = [1000 + (i * 7919 + sequence * 104729) % 40000 for i in range(num_tokens)]
-    return {"prompt_token_ids": ids}
+    return {"prompt_token_ids": [token_id % vocab_size for token_id in ids]}
 
 
 def _greedy(max_tokens: int) -> SamplingParams:
@@ -110,7 +110,8 @@ def _greedy(max_tokens: int) -> SamplingParams:
 
 
 def _generate(llm: LLM, num_seqs: int, num_in: int, num_out: int) -> tuple[list[RequestOutput], float]:
-    prompts = [_prompt(sequence, num_in) for sequence in range(num_seqs)]
+    vocab_size = llm.parts.model.vocab_size
+    prompts = [_prompt(sequence, num_in, vocab_size) for sequence in range(num_seqs)]
     started_at_s = time.perf_counter()
     outputs = llm.generate(prompts, _greedy(num_out), progress=False)
     return outputs, time.perf_counter() - started_at_s

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from ridgeline.bench.offline import DEFAULT_KEYS, run_benchmark
-from ridgeline.cli.json_output import write_json
+from ridgeline.cli.json_output import JsonTarget, write_json
 from ridgeline.cli.options import EngineOptions
 
 
@@ -23,7 +23,7 @@ def engine(
     *,
     only: Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)] = (),
     repeats: int = 3,
-    json: str | None = None,
+    json: JsonTarget = None,
     engine: EngineOptions = EngineOptions(),  # noqa: B008 - frozen
 ) -> None:
     """Measure loading, prefill and decode of one model, with nothing else running.

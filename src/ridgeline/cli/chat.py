@@ -45,7 +45,9 @@ def chat(
                 messages = _turn(llm, messages, line, params)
 
 
-def _turn(llm: LLM, messages: list[dict[str, str]], line: str, params: SamplingParams) -> list[dict[str, str]]:
+def _turn(
+    llm: LLM, messages: list[dict[str, str]], line: str, params: SamplingParams
+) -> list[dict[str, str]]:
     """One question and its answer; the conversation after it. A refused turn leaves it as it was."""
     asked = [*messages, {"role": "user", "content": line}]
     try:

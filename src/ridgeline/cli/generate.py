@@ -6,7 +6,9 @@ import sys
 from collections.abc import Iterator
 from typing import Annotated
 
-from ridgeline.cli.json_output import write_json
+from cyclopts import Parameter
+
+from ridgeline.cli.json_output import JsonTarget, write_json
 from ridgeline.cli.options import EngineOptions, Flag, SamplingOptions
 from ridgeline.cli.report import request_document, summary_line
 from ridgeline.errors import RequestError
@@ -14,10 +16,10 @@ from ridgeline.outputs import CompletionOutput, RequestOutput
 
 
 def generate(
-    prompt: str,
+    prompt: Annotated[str, Parameter(allow_leading_hyphen=True)],
     *,
     raw: Annotated[bool, Flag] = False,
-    json: str | None = None,
+    json: JsonTarget = None,
     sampling: SamplingOptions = SamplingOptions(),  # noqa: B008 - frozen
     engine: EngineOptions = EngineOptions(),  # noqa: B008 - frozen
 ) -> None:
@@ -38,9 +40,7 @@ def generate(
     text = _prompt_text(prompt)
     with engine.load() as llm:
         deltas = (
-            llm.stream(text, params)
-            if raw
-            else llm.stream_chat([{"role": "user", "content": text}], params)
+            llm.stream(text, params) if raw else llm.stream_chat([{"role": "user", "content": text}], params)
         )
         output = print_stream(deltas, quiet=json == "-")
         assert output.metrics is not None

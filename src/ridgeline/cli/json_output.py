@@ -5,8 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from ridgeline.errors import ConfigError
+
+JsonTarget = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
+"""A file's path, or - for stdout."""
 
 
 def write_json(target: str, document: object) -> None:

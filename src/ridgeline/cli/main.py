@@ -47,7 +47,9 @@ def run(arguments: list[str]) -> int:
     handler.setFormatter(logging.Formatter("ridgeline: %(message)s"))
     logging.getLogger("ridgeline").handlers = [handler]
     try:
-        new_app()(arguments or ["--help"], exit_on_error=False, print_error=False, result_action="return_value")
+        new_app()(
+            arguments or ["--help"], exit_on_error=False, print_error=False, result_action="return_value"
+        )
         sys.stdout.flush()
     except CycloptsError as error:
         return _failed(f"{error} Try: ridgeline --help", EXIT_USER_ERROR)
@@ -71,3 +73,7 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> None:
 def _failed(message: str, status: int) -> int:
     print("ridgeline: error:", " ".join(message.split()), file=sys.stderr)
     return status
+
+
+if __name__ == "__main__":
+    main()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cyclopts import App
 from rich.console import Console
 
-from ridgeline.cli.json_output import write_json
+from ridgeline.cli.json_output import JsonTarget, write_json
 from ridgeline.config.env import home_dir
 from ridgeline.formats.gguf import open_gguf
 from ridgeline.hub.store import list_models, remove_model, resolve_model
@@ -22,7 +22,7 @@ def new_app() -> App:
     return app
 
 
-def list_cached(*, json: str | None = None) -> None:
+def list_cached(*, json: JsonTarget = None) -> None:
     """List the models in the cache.
 
     Example: ridgeline models
@@ -43,7 +43,7 @@ def list_cached(*, json: str | None = None) -> None:
         Console(stderr=True).print("nothing is cached; ridgeline pull --list shows what can be fetched")
 
 
-def show(name: str, /, *, json: str | None = None) -> None:
+def show(name: str, /, *, json: JsonTarget = None) -> None:
     """Show a model's dimensions and formats, from its file.
 
     Example: ridgeline models show smollm2-135m-instruct

@@ -131,7 +131,12 @@ class Scheduler:
         return advanced
 
     def finish_request(
-        self, request_id: str, finish_reason: FinishReason, now: float, *, stop_reason: int | str | None = None
+        self,
+        request_id: str,
+        finish_reason: FinishReason,
+        now: float,
+        *,
+        stop_reason: int | str | None = None,
     ) -> Request | None:
         """End a request from outside (abort, stop string); None when it is already over."""
         request = self._requests.get(request_id)

@@ -119,9 +119,7 @@ class OutputProcessor:
         params = request.sampling_params
         return _Choice(
             request,
-            Detokenizer(
-                self._tokenizer, skip_special_tokens=params.skip_special_tokens, continues_text=True
-            ),
+            Detokenizer(self._tokenizer, skip_special_tokens=params.skip_special_tokens, continues_text=True),
             StopStringMatcher(params.stop, include_stop_str_in_output=params.include_stop_str_in_output),
         )
 
@@ -143,9 +141,7 @@ class OutputProcessor:
             match = choice.matcher.push(text)
             released, choice.stop_string = match.text_to_emit, match.matched
         if choice.stop_string is not None:
-            self._engine.finish_request(
-                request.request_id, FinishReason.STOP, stop_reason=choice.stop_string
-            )
+            self._engine.finish_request(request.request_id, FinishReason.STOP, stop_reason=choice.stop_string)
         if request.is_finished:
             return self._closed(choice, released)
         choice.num_chars_released += len(released)

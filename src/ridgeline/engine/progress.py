@@ -16,7 +16,10 @@ class ProgressBar:
     def __init__(self, total: int, *, shown: bool) -> None:
         columns = (TextColumn("prompts"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._progress = Progress(
-            *columns, console=Console(stderr=True), disable=not (shown and sys.stderr.isatty()), transient=True
+            *columns,
+            console=Console(stderr=True),
+            disable=not (shown and sys.stderr.isatty()),
+            transient=True,
         )
         self._task = self._progress.add_task("prompts", total=total)
 

@@ -6,6 +6,7 @@ Source of the definitions: docs/metrics.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ridgeline.core.request import Request
 from ridgeline.outputs import RequestMetrics
@@ -18,7 +19,7 @@ def request_metrics(request: Request, token_times_s: Sequence[float]) -> Request
     one token; e2e = last token − arrival; queue = first scheduled − queued; prefill = first token −
     scheduled; decode = last − first token. Undefined quantities are None.
     """
-    itl_s = [later - earlier for earlier, later in zip(token_times_s, token_times_s[1:], strict=False)]
+    itl_s = [later - earlier for earlier, later in pairwise(token_times_s)]
     assert all(gap >= 0 for gap in itl_s), "token times run backwards"
     first = token_times_s[0] if token_times_s else None
     last = token_times_s[-1] if token_times_s else None

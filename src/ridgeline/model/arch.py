@@ -140,7 +140,9 @@ def _check_dimensions(
         raise fields.fail("attention.head_count_kv", num_kv_heads, f"must divide head_count {num_heads}")
     if fields.count("attention.value_length", default=head_dim, high=1 << 12) != head_dim:
         raise fields.fail(
-            "attention.value_length", fields.get("attention.value_length"), f"must equal key_length {head_dim}"
+            "attention.value_length",
+            fields.get("attention.value_length"),
+            f"must equal key_length {head_dim}",
         )
     if rope_dim % 2:
         raise fields.fail("rope.dimension_count", rope_dim, "must be even")

@@ -55,7 +55,9 @@ def build_input_batch(scheduler_output: SchedulerOutput) -> tuple[InputBatch, Lo
     logits_rows, plan = _plan_logits(scheduled, starts)
     batch = InputBatch(
         token_ids=np.asarray(token_ids, np.int32),
-        positions=np.concatenate([np.arange(i.num_computed_tokens, i.end, dtype=np.int32) for i in scheduled]),
+        positions=np.concatenate(
+            [np.arange(i.num_computed_tokens, i.end, dtype=np.int32) for i in scheduled]
+        ),
         query_start_loc=np.asarray(starts, np.int32),
         seq_lens=np.asarray([item.end for item in scheduled], np.int32),
         block_tables=_block_tables(scheduled),
@@ -65,9 +67,7 @@ def build_input_batch(scheduler_output: SchedulerOutput) -> tuple[InputBatch, Lo
     return batch, plan
 
 
-def _plan_logits(
-    scheduled: Sequence[ScheduledRequest], starts: list[int]
-) -> tuple[list[int], LogitsPlan]:
+def _plan_logits(scheduled: Sequence[ScheduledRequest], starts: list[int]) -> tuple[list[int], LogitsPlan]:
     rows: list[int] = []
     prompt_rows: list[tuple[int, int]] = []
     sample_row: list[int | None] = []

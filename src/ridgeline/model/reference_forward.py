@@ -24,9 +24,7 @@ class ReferenceForward:
     ) -> None:
         self._config = weights.config
         self._weights = {name: weights.dequantized(name) for name in weights.tensors}
-        self._kv_cache = new_reference_kv_cache(
-            weights.config, num_blocks=num_blocks, block_size=block_size
-        )
+        self._kv_cache = new_reference_kv_cache(weights.config, num_blocks=num_blocks, block_size=block_size)
         self._block_size = block_size
         self._seconds = _Stopwatch(now)
 
@@ -116,8 +114,10 @@ class ReferenceForward:
             num_blocks = -(-seq_len // self._block_size)
             blocks = self._kv_cache[batch.block_tables[index, :num_blocks], layer]
             # [blocks, K|V, heads, slots, dim] → K|V of [heads, tokens, dim]
-            k, v = (blocks[:, part].swapaxes(0, 1).reshape(blocks.shape[2], -1, blocks.shape[4])[:, :seq_len]
-                    for part in (0, 1))
+            k, v = (
+                blocks[:, part].swapaxes(0, 1).reshape(blocks.shape[2], -1, blocks.shape[4])[:, :seq_len]
+                for part in (0, 1)
+            )
             yield _causal_attention(q[start:end], k, v, batch.positions[start:end])
 
 
@@ -133,7 +133,7 @@ def _causal_attention(
     scores = np.where(visible, scores, np.float32(-np.inf))
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
-    out = weights @ v[:, None]
+    out: Float32Array = weights @ v[:, None]
     return out.transpose(2, 0, 1, 3).reshape(num_tokens, num_heads, head_dim)
 
 
@@ -161,5 +161,3 @@ class _Stopwatch:
         started_at_s = self._now()
         yield
         self._by_op[op] = self._by_op.get(op, 0.0) + self._now() - started_at_s
-
-

@@ -1,0 +1,63 @@
+// A pool of threads that share out the items of one job; the calling thread is worker 0.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace ridgeline {
+
+// Jobs split items (output rows, tokens, heads), never a sum, so results do not depend on the split.
+//
+// Workers take chunks from a shared counter: a slow or descheduled one takes fewer, and a job that needs no
+// more hands does not wait for a sleeper to wake. Between jobs they spin for about 50 us, then sleep.
+class ThreadPool {
+  public:
+    using Body = void (*)(const void* context, int64_t begin, int64_t end, int worker);
+
+    explicit ThreadPool(int num_threads);
+    ~ThreadPool();
+    ThreadPool(const ThreadPool&) = delete;
+    ThreadPool& operator=(const ThreadPool&) = delete;
+
+    int num_threads() const { return static_cast<int>(threads_.size()) + 1; }
+
+    // Calls body on [begin, end) pieces of [0, num_items), each chunk_size long but the last; returns when
+    // all are done. One caller at a time.
+    void run(int64_t num_items, int64_t chunk_size, Body body, const void* context);
+
+    // run() for a callable (begin, end, worker).
+    template <class Function>
+    void parallel_for(int64_t num_items, int64_t chunk_size, const Function& function) {
+        const Body body = [](const void* context, int64_t begin, int64_t end, int worker) {
+            (*static_cast<const Function*>(context))(begin, end, worker);
+        };
+        run(num_items, chunk_size, body, &function);
+    }
+
+  private:
+    void publish(uint64_t num_chunks);
+    void work(uint32_t epoch, int worker);
+    uint32_t wait_for_job(uint32_t seen_epoch);
+    void worker_loop(int worker);
+
+    // High half: the job's number (epoch). Low half: chunks not yet taken. Taking one is a compare-exchange,
+    // so it succeeds only while that very job is unfinished, and then the job's fields below are its own.
+    std::atomic<uint64_t> ticket_{0};
+    std::atomic<int64_t> num_done_{0};
+    std::atomic<int64_t> num_items_{0};
+    std::atomic<int64_t> chunk_size_{1};
+    std::atomic<Body> body_{nullptr};
+    std::atomic<const void*> context_{nullptr};
+
+    std::atomic<bool> is_stopping_{false};
+    std::atomic<int> num_sleeping_{0};
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    std::vector<std::thread> threads_;
+};
+
+} // namespace ridgeline
