@@ -11,7 +11,7 @@ from cyclopts import App, CycloptsError
 from rich.console import Console
 
 from ridgeline import __version__
-from ridgeline.cli import bench, chat, generate, models, pull
+from ridgeline.cli import bench, chat, generate, models, plan, pull
 from ridgeline.errors import DownloadError, EngineError, RidgelineError
 
 EXIT_OK, EXIT_FAILURE, EXIT_USER_ERROR, EXIT_INTERRUPTED = 0, 1, 2, 130
@@ -31,6 +31,7 @@ def new_app() -> App:
     app.command(models.new_app())
     app.command(generate.generate)
     app.command(chat.chat)
+    app.command(plan.plan)
     app.command(bench.new_app())
     return app
 
