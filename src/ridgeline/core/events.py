@@ -41,7 +41,7 @@ class RequestScheduled:
 
 @dataclass(frozen=True, slots=True)
 class RequestPreempted:
-    """A running request lost its blocks to `displaced_by` (itself, when it was the newest) and waits.
+    """A request lost its blocks to `displaced_by` (itself, when it was the newest) and waits.
 
     `num_computed_tokens` are to be computed again, less what the prefix cache still holds then.
     """

@@ -234,20 +234,19 @@ class Scheduler:
         return (request.priority if is_by_priority else 0, request.queue_key[1])
 
     def _preempt(self, victim: Request, displacing: Request, plan: StepPlan, now: float) -> None:
-        if victim.request_id in self._forks:
-            self._release_fork(victim, now)
-            return
+        """Take all blocks from a running request, or from a fork that waits; its tokens are kept."""
         self._recorder.record(
             RequestPreempted(now, victim.request_id, displacing.request_id, victim.num_computed_tokens)
         )
         plan.drop(victim)
-        del self._running[victim.request_id]
         self._kv_cache_manager.free(victim, now)
-        victim.status = RequestStatus.WAITING
         victim.num_computed_tokens = 0
         victim.num_preemptions += 1
         self._num_preemptions += 1
-        self._waiting.push(victim)
+        if self._forks.pop(victim.request_id, None) is None:
+            del self._running[victim.request_id]
+            victim.status = RequestStatus.WAITING
+            self._waiting.push(victim)
 
     def _admit(self, plan: StepPlan, now: float) -> None:
         """Let waiting requests in, in order; who only waits for something computed now may be passed."""
@@ -269,7 +268,7 @@ class Scheduler:
                 if self._running or not self._forks:
                     break
                 for fork in list(self._forks.values()):
-                    self._release_fork(fork, now)
+                    self._preempt(fork, request, plan, now)
         for request in passed:
             self._waiting.push(request)
 
@@ -324,12 +323,6 @@ class Scheduler:
             if request.status is RequestStatus.WAITING and request.request_id not in self._forks:
                 request.num_computed_tokens = self._kv_cache_manager.fork(first, request, now)
                 self._forks[request.request_id] = request
-
-    def _release_fork(self, request: Request, now: float) -> None:
-        """A waiting request gives up the blocks it took over; it computes them itself later."""
-        del self._forks[request.request_id]
-        self._kv_cache_manager.free(request, now)
-        request.num_computed_tokens = 0
 
     def _check_stop(self, request: Request, token_id: int, now: float) -> None:
         params = request.sampling_params
