@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 
@@ -48,11 +48,6 @@ class BlockPool:
     def num_used_blocks(self) -> int:
         """Blocks that somebody references."""
         return self.num_blocks - self.num_available_blocks
-
-    @property
-    def num_cached_blocks(self) -> int:
-        """Blocks whose content is findable, used ones included."""
-        return len(self._cached)
 
     def ref_cnt(self, block_id: int) -> int:
         """How many owners a block has."""
@@ -111,8 +106,9 @@ class BlockPool:
         self._idle.clear()
         self._cached.clear()
 
-    def check_integrity(self) -> None:
-        """Assert that every block is exactly one of free, idle or used."""
+    def check_integrity(self, cached: Collection[int]) -> None:
+        """Assert that every block is exactly one of free, idle or used, and that `cached` are findable."""
+        assert self._cached == set(cached)
         free = set(self._free)
         assert len(free) == len(self._free), "a block is twice in the free list"
         assert not free & self._idle.keys()

@@ -5,29 +5,41 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ridgeline.core import events
 from ridgeline.core.block_pool import BlockPool
-from ridgeline.core.events import (
-    BlocksAllocated,
-    BlocksCached,
-    BlocksCopied,
-    BlocksEvicted,
-    BlocksFilled,
-    BlocksFreed,
-    BlocksHit,
-    BlocksMerged,
-    BlocksShared,
-    EventRecorder,
-    PrefixCacheReset,
-    PrefixMissed,
-)
-from ridgeline.core.occupancy import Occupancy
 from ridgeline.core.prefix_cache import CachedBlock, Parent, PrefixCache
 from ridgeline.core.request import Request
+from ridgeline.errors import RequestError
 
 
 def num_blocks_for(num_slots: int, block_size: int) -> int:
     """Blocks that hold `num_slots` tokens: ⌈num_slots / block_size⌉."""
     return -(-num_slots // block_size)
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """Blocks by state, and what the prefix cache did.
+
+    `num_used_blocks + num_idle_blocks + num_free_blocks = num_blocks`: used are held by a request, idle
+    by nobody but findable, free hold nothing. `num_slack_slots` counts the slots of used blocks that hold
+    no computed token. `num_queried_tokens`, `num_hit_tokens`: tokens of admitted requests and those of
+    them that were found; second look-ups after a preemption are left out.
+    """
+
+    num_blocks: int
+    num_used_blocks: int
+    num_idle_blocks: int
+    num_free_blocks: int
+    num_slack_slots: int
+    num_queried_tokens: int
+    num_hit_tokens: int
+    num_evicted_blocks: int
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Found tokens of those asked for, 0…1; None before the first request."""
+        return self.num_hit_tokens / self.num_queried_tokens if self.num_queried_tokens else None
 
 
 @dataclass(slots=True)
@@ -61,7 +73,7 @@ class KVCacheManager:
         self,
         block_pool: BlockPool,
         block_size: int,
-        recorder: EventRecorder,
+        recorder: events.EventRecorder,
         *,
         prefix_cache: PrefixCache | None = None,
         watermark: float = 0.0,
@@ -73,19 +85,8 @@ class KVCacheManager:
         self._recorder = recorder
         self._tables: dict[str, _BlockTable] = {}
         self._copies: dict[str, tuple[int, int]] = {}
-        self._num_owed = 0
-        self._num_growing = 0
+        self._num_owed = self._num_growing = 0
         self._num_queried_tokens = self._num_hit_tokens = self._num_evicted_blocks = 0
-
-    @property
-    def num_blocks(self) -> int:
-        """All blocks of the cache."""
-        return self._block_pool.num_blocks
-
-    @property
-    def num_used_blocks(self) -> int:
-        """Blocks that requests hold now."""
-        return self._block_pool.num_used_blocks
 
     @property
     def occupancy(self) -> Occupancy:
@@ -121,9 +122,15 @@ class KVCacheManager:
         """Blocks the request holds if it runs to `max_num_tokens`; its last token needs no slot."""
         return num_blocks_for(max(request.max_num_tokens - 1, request.num_prompt_tokens), self.block_size)
 
-    def fits_at_all(self, request: Request) -> bool:
-        """Whether an empty cache could hold the request."""
-        return self.max_blocks_of(request) <= self.num_blocks
+    def check_fits(self, request: Request) -> None:
+        """Raise `RequestError`, with the arithmetic, if an empty cache could not hold the request."""
+        num_needed, num_blocks = self.max_blocks_of(request), self._block_pool.num_blocks
+        if num_needed > num_blocks:
+            remedy = (
+                f"needs {num_needed} blocks of {self.block_size} tokens with its output, the KV cache has "
+                f"{num_blocks}; shorten it or raise kv_cache_bytes"
+            )
+            raise RequestError("prompt", f"{request.num_prompt_tokens} tokens", remedy)
 
     def find_prefix(self, request: Request) -> list[int]:
         """Cached blocks with the request's first tokens; at least one token is left to compute."""
@@ -177,7 +184,7 @@ class KVCacheManager:
             return False
         new_block_ids = self._take_blocks(table, num_missing, now)
         table.block_ids += new_block_ids
-        self._recorder.record(BlocksAllocated(now, request.request_id, tuple(new_block_ids)))
+        self._recorder.record(events.BlocksAllocated(now, request.request_id, tuple(new_block_ids)))
         if table.grows and len(table.block_ids) + table.num_owed >= table.max_blocks:
             table.grows = False
             self._num_growing -= 1
@@ -189,7 +196,9 @@ class KVCacheManager:
         last = (request.num_computed_tokens + num_new_tokens) // self.block_size
         if last > first:
             table = self._tables[request.request_id]
-            self._recorder.record(BlocksFilled(now, request.request_id, tuple(table.block_ids[first:last])))
+            self._recorder.record(
+                events.BlocksFilled(now, request.request_id, tuple(table.block_ids[first:last]))
+            )
             if self._prefix_cache is not None and table.may_cache:
                 self._cache_blocks(self._prefix_cache, table, last, now)
 
@@ -212,7 +221,7 @@ class KVCacheManager:
             num_forked_slots=num_tokens % self.block_size,
         )
         self._recorder.record(
-            BlocksShared(now, request.request_id, tuple(block_ids), source.request_id, num_tokens)
+            events.BlocksShared(now, request.request_id, tuple(block_ids), source.request_id, num_tokens)
         )
         return num_tokens
 
@@ -242,7 +251,7 @@ class KVCacheManager:
         """Nothing computed so far is found from now on; blocks in use stay with their owners."""
         if self._prefix_cache is None:
             return
-        self._recorder.record(PrefixCacheReset(now, len(self._prefix_cache)))
+        self._recorder.record(events.PrefixCacheReset(now, len(self._prefix_cache)))
         self._prefix_cache.reset()
         self._block_pool.forget_cached()
         for table in self._tables.values():
@@ -250,7 +259,8 @@ class KVCacheManager:
 
     def check_integrity(self) -> None:
         """Assert that tables, pool and index agree: no block lost, none owned by a stranger."""
-        self._block_pool.check_integrity()
+        cached = self._prefix_cache.check_integrity() if self._prefix_cache is not None else set[int]()
+        self._block_pool.check_integrity(cached)
         num_owners: dict[int, int] = {}
         for table in self._tables.values():
             assert len(table.block_ids) + table.num_owed <= table.max_blocks + (table.num_forked_slots > 0)
@@ -264,9 +274,6 @@ class KVCacheManager:
         assert self._num_owed == sum(table.num_owed for table in self._tables.values())
         assert self._num_growing == sum(table.grows for table in self._tables.values())
         assert self._num_owed <= self._block_pool.num_available_blocks
-        if self._prefix_cache is not None:
-            self._prefix_cache.check_integrity(self._block_pool.is_cached)
-            assert len(self._prefix_cache) == self._block_pool.num_cached_blocks
 
     def _take_prefix(self, table: _BlockTable, prefix: Sequence[int], now: float) -> None:
         request, pool = table.request, self._block_pool
@@ -281,11 +288,15 @@ class KVCacheManager:
             self._num_queried_tokens += request.num_tokens
             self._num_hit_tokens += num_hit_tokens
         if prefix:
-            self._recorder.record(BlocksHit(now, request.request_id, tuple(prefix), num_hit_tokens, held))
+            self._recorder.record(
+                events.BlocksHit(now, request.request_id, tuple(prefix), num_hit_tokens, held)
+            )
         miss = self._prefix_cache.explain_miss(request, prefix)
         differs_at = None if miss.differs_at is None else num_hit_tokens + miss.differs_at
         self._recorder.record(
-            PrefixMissed(now, request.request_id, num_hit_tokens, miss.reason, differs_at, miss.evicted_at_s)
+            events.PrefixMissed(
+                now, request.request_id, num_hit_tokens, miss.reason, differs_at, miss.evicted_at_s
+            )
         )
 
     def _own_last_block(self, table: _BlockTable, now: float) -> None:
@@ -299,7 +310,7 @@ class KVCacheManager:
         table.block_ids[-1] = target
         # The table's reference to the source keeps it in place until the step has copied it.
         self._copies[table.request.request_id] = (source, target)
-        self._recorder.record(BlocksCopied(now, table.request.request_id, ((source, target),)))
+        self._recorder.record(events.BlocksCopied(now, table.request.request_id, ((source, target),)))
 
     def _take_blocks(self, table: _BlockTable, num_blocks: int, now: float) -> list[int]:
         """New blocks for one table, promised ones first."""
@@ -314,7 +325,7 @@ class KVCacheManager:
             for block_id in evicted:
                 self._prefix_cache.evict(block_id, now)
             self._num_evicted_blocks += len(evicted)
-            self._recorder.record(BlocksEvicted(now, table.request.request_id, tuple(evicted)))
+            self._recorder.record(events.BlocksEvicted(now, table.request.request_id, tuple(evicted)))
         return allocation.block_ids
 
     def _cache_blocks(self, cache: PrefixCache, table: _BlockTable, end: int, now: float) -> None:
@@ -341,11 +352,11 @@ class KVCacheManager:
                 break
             table.num_cached = index + 1
         if cached:
-            self._recorder.record(BlocksCached(now, request.request_id, tuple(cached)))
+            self._recorder.record(events.BlocksCached(now, request.request_id, tuple(cached)))
         if merges:
-            self._recorder.record(BlocksMerged(now, request.request_id, tuple(merges)))
+            self._recorder.record(events.BlocksMerged(now, request.request_id, tuple(merges)))
 
     def _free_blocks(self, request_id: str, block_ids: Sequence[int], now: float) -> None:
         freed = self._block_pool.free(block_ids)
         if freed:
-            self._recorder.record(BlocksFreed(now, request_id, tuple(freed)))
+            self._recorder.record(events.BlocksFreed(now, request_id, tuple(freed)))

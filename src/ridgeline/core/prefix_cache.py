@@ -32,9 +32,6 @@ def block_hash(parent_hash: BlockHash, token_ids: Sequence[int]) -> BlockHash:
     return hashlib.blake2b(parent_hash + array("q", token_ids).tobytes(), digest_size=_HASH_BYTES).digest()
 
 
-HashFunction = Callable[[BlockHash, Sequence[int]], BlockHash]
-
-
 class CachedBlock(NamedTuple):
     """What a cached block holds."""
 
@@ -59,14 +56,16 @@ class PrefixCache:
     after all that follow it: they are less recently used.
     """
 
-    def __init__(self, block_size: int, *, hash_block: HashFunction = block_hash) -> None:
+    def __init__(
+        self, block_size: int, *, hash_block: Callable[[BlockHash, Sequence[int]], BlockHash] = block_hash
+    ) -> None:
         self._block_size = block_size
         self._hash_block = hash_block
         self._hashes: dict[str, list[BlockHash]] = {}
         self._block_ids: dict[BlockHash, int] = {}
         self._blocks: dict[int, CachedBlock] = {}
         self._children: dict[Parent, dict[int, None]] = {}
-        self._salts: dict[str | None, int] = {}
+        self._first_blocks: dict[Parent, dict[int, None]] = {}
         self._evicted_at_s: OrderedDict[BlockHash, float] = OrderedDict()
 
     def __len__(self) -> int:
@@ -90,9 +89,7 @@ class PrefixCache:
         assert block_id not in self._blocks
         self._block_ids[block.block_hash] = block_id
         self._blocks[block_id] = block
-        self._children.setdefault(block.parent, {})[block_id] = None
-        if not isinstance(block.parent, int):
-            self._salts[block.parent] = self._salts.get(block.parent, 0) + 1
+        self._families(block.parent).setdefault(block.parent, {})[block_id] = None
         self._evicted_at_s.pop(block.block_hash, None)
 
     def evict(self, block_id: int, now: float) -> None:
@@ -100,25 +97,18 @@ class PrefixCache:
         block = self._blocks.pop(block_id)
         assert block_id not in self._children, "a block is evicted before one that follows it"
         del self._block_ids[block.block_hash]
-        siblings = self._children[block.parent]
-        del siblings[block_id]
-        if not siblings:
-            del self._children[block.parent]
-        if not isinstance(block.parent, int):
-            self._salts[block.parent] -= 1
-            if self._salts[block.parent] == 0:
-                del self._salts[block.parent]
+        families = self._families(block.parent)
+        del families[block.parent][block_id]
+        if not families[block.parent]:
+            del families[block.parent]
         self._evicted_at_s[block.block_hash] = now
         if len(self._evicted_at_s) > _MAX_REMEMBERED_EVICTIONS:
             self._evicted_at_s.popitem(last=False)
 
     def reset(self) -> None:
         """Forget everything, evictions too."""
-        self._block_ids.clear()
-        self._blocks.clear()
-        self._children.clear()
-        self._salts.clear()
-        self._evicted_at_s.clear()
+        for index in (self._block_ids, self._blocks, self._children, self._first_blocks, self._evicted_at_s):
+            index.clear()
 
     def block_tokens(self, request: Request, index: int) -> list[int]:
         """Token ids of the request's block at `index`."""
@@ -170,41 +160,41 @@ class PrefixCache:
             return Miss(MissReason.EVICTED, evicted_at_s=self._evicted_at_s[missed_hash])
         if not prefix and self._is_under_another_salt(request.cache_salt, token_ids):
             return Miss(MissReason.SALT)
-        siblings = islice(self._children.get(prefix[-1] if prefix else request.cache_salt, ()), _MAX_COMPARED)
+        parent = prefix[-1] if prefix else request.cache_salt
+        siblings = islice(self._families(parent).get(parent, ()), _MAX_COMPARED)
         common = [_num_common(self._blocks[block_id].token_ids, token_ids) for block_id in siblings]
         if common and (prefix or max(common) > 0):
             return Miss(MissReason.DIFFERS, differs_at=max(common))
         return Miss(MissReason.COLD)
 
-    def check_integrity(self, is_cached: Callable[[int], bool]) -> None:
-        """Assert that the index is exact: each block under its own hash, after a parent that is there."""
-        assert len(self._block_ids) == len(self._blocks)
+    def check_integrity(self) -> set[int]:
+        """Assert that each block is filed under its own hash, after a parent that is there; their ids."""
+        families = (*self._children.values(), *self._first_blocks.values())
+        assert len(self._block_ids) == len(self._blocks) == sum(map(len, families))
         for block_id, block in self._blocks.items():
-            assert is_cached(block_id)
             assert self._block_ids[block.block_hash] == block_id
-            assert block_id in self._children[block.parent]
-            if isinstance(block.parent, int):
-                parent = self._blocks[block.parent]
-                assert self._hash_block(parent.block_hash, block.token_ids) == block.block_hash
-            else:
-                assert self._hash_block(root_hash(block.parent), block.token_ids) == block.block_hash
-        assert sum(map(len, self._children.values())) == len(self._blocks)
+            assert block_id in self._families(block.parent)[block.parent]
+            parent = block.parent
+            above = self._blocks[parent].block_hash if isinstance(parent, int) else root_hash(parent)
+            assert self._hash_block(above, block.token_ids) == block.block_hash
+        return set(self._blocks)
+
+    def _families(self, parent: Parent) -> dict[Parent, dict[int, None]]:
+        return self._children if isinstance(parent, int) else self._first_blocks
 
     def _num_usable_blocks(self, request: Request) -> int:
         """Full blocks before the last known token, which is always computed."""
         return (request.num_tokens - 1) // self._block_size
 
     def _is_under_another_salt(self, cache_salt: str | None, token_ids: Sequence[int]) -> bool:
-        return any(
-            self.find(self._hash_block(root_hash(salt), token_ids), salt, token_ids) is not None
-            for salt in islice(self._salts, _MAX_COMPARED)
-            if salt != cache_salt
-        )
+        salts = [
+            s for s in islice(self._first_blocks, _MAX_COMPARED) if s != cache_salt and not isinstance(s, int)
+        ]
+        hashes = [self._hash_block(root_hash(salt), token_ids) for salt in salts]
+        return any(self.find(h, s, token_ids) is not None for h, s in zip(hashes, salts, strict=True))
 
 
 def _num_common(left: Sequence[int], right: Sequence[int]) -> int:
     """Length of the common beginning."""
-    for index, (a, b) in enumerate(zip(left, right, strict=False)):
-        if a != b:
-            return index
-    return min(len(left), len(right))
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((index for index, (a, b) in pairs if a != b), min(len(left), len(right)))

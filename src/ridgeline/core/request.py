@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from ridgeline.outputs import FinishReason
+from ridgeline.outputs import FinishReason, StopReason
 from ridgeline.sampling_params import SamplingParams
 
 
@@ -51,7 +51,7 @@ class Request:
     queued_at_s: float | None = None
     scheduled_at_s: float | None = None
     finish_reason: FinishReason | None = None
-    stop_reason: int | str | None = None
+    stop_reason: StopReason = None
 
     @property
     def num_prompt_tokens(self) -> int:

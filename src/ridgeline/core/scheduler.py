@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from ridgeline.config.scheduler import SchedulerConfig
-from ridgeline.core.events import (
-    EventRecorder,
-    RequestArrived,
-    RequestFinished,
-    RequestPreempted,
-    RequestScheduled,
-)
-from ridgeline.core.kv_cache_manager import KVCacheManager
-from ridgeline.core.occupancy import Occupancy
+from ridgeline.core import events
+from ridgeline.core.kv_cache_manager import KVCacheManager, Occupancy
 from ridgeline.core.request import Request, RequestStatus
 from ridgeline.core.step import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from ridgeline.core.step_plan import StepPlan
 from ridgeline.core.waiting_queue import WaitingQueue
 from ridgeline.errors import RequestError
-from ridgeline.outputs import FinishReason
+from ridgeline.outputs import FinishReason, StopReason
 
 _MAX_PASSED = 64
 
@@ -28,10 +21,11 @@ class Scheduler:
     A step closes the gap between a request's `num_computed_tokens` and `num_tokens`. First every running
     request with one token to compute, then longer gaps and waiting requests share what is left. When the
     blocks run out, the newest of the least urgent gives its own back and waits; its tokens are kept.
+    `num_preemptions` counts these since the start.
     """
 
     def __init__(
-        self, config: SchedulerConfig, kv_cache_manager: KVCacheManager, recorder: EventRecorder
+        self, config: SchedulerConfig, kv_cache_manager: KVCacheManager, recorder: events.EventRecorder
     ) -> None:
         self.config = config
         self._kv_cache_manager = kv_cache_manager
@@ -40,9 +34,7 @@ class Scheduler:
         self._running: dict[str, Request] = {}
         self._forks: dict[str, Request] = {}
         self._samples: dict[str, list[Request]] = {}
-        self._next_step_id = 0
-        self._num_arrived = 0
-        self._num_preemptions = 0
+        self._next_step_id = self._num_arrived = self.num_preemptions = 0
         self._recorder = recorder
 
     @property
@@ -54,11 +46,6 @@ class Scheduler:
     def num_running(self) -> int:
         """Requests that hold, or may take, blocks."""
         return len(self._running)
-
-    @property
-    def num_preemptions(self) -> int:
-        """Preemptions since the start."""
-        return self._num_preemptions
 
     @property
     def occupancy(self) -> Occupancy:
@@ -82,14 +69,7 @@ class Scheduler:
         """
         if request.request_id in self._requests:
             raise RequestError("request_id", request.request_id, "is already in use; choose another")
-        if not self._kv_cache_manager.fits_at_all(request):
-            manager = self._kv_cache_manager
-            raise RequestError(
-                "prompt",
-                f"{request.num_prompt_tokens} tokens",
-                f"needs {manager.max_blocks_of(request)} blocks of {manager.block_size} tokens with its "
-                f"output, the KV cache has {manager.num_blocks}; shorten it or raise kv_cache_bytes",
-            )
+        self._kv_cache_manager.check_fits(request)
         if request.fork_of in self._requests:
             self._samples.setdefault(request.fork_of, []).append(request)
         self._requests[request.request_id] = request
@@ -101,7 +81,7 @@ class Scheduler:
         self._num_arrived += 1
         self._waiting.push(request)
         self._recorder.record(
-            RequestArrived(now, request.request_id, request.arrived_at_s, request.num_prompt_tokens)
+            events.RequestArrived(now, request.request_id, request.arrived_at_s, request.num_prompt_tokens)
         )
 
     def schedule(self, now: float) -> SchedulerOutput:
@@ -116,9 +96,8 @@ class Scheduler:
             ScheduledRequest(request, request.num_computed_tokens, num_tokens, block_ids(request.request_id))
             for request, num_tokens in plan.shares.items()
         ]
-        step_id = self._next_step_id
         self._next_step_id += 1
-        return SchedulerOutput(step_id, tuple(scheduled), self._kv_cache_manager.block_copies)
+        return SchedulerOutput(self._next_step_id - 1, tuple(scheduled), self._kv_cache_manager.block_copies)
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, runner_output: ModelRunnerOutput, now: float
@@ -149,12 +128,7 @@ class Scheduler:
         return advanced
 
     def finish_request(
-        self,
-        request_id: str,
-        finish_reason: FinishReason,
-        now: float,
-        *,
-        stop_reason: int | str | None = None,
+        self, request_id: str, finish_reason: FinishReason, now: float, *, stop_reason: StopReason = None
     ) -> Request | None:
         """End a request from outside (abort, stop string); None when it is already over."""
         request = self._requests.get(request_id)
@@ -174,8 +148,8 @@ class Scheduler:
         assert len(ids) == len(set(ids))
         assert set(ids) == set(self._requests)
         assert len(self._running) <= self.config.max_num_seqs
-        assert all(r.status is RequestStatus.WAITING for r in waiting)
-        assert all(r.status is RequestStatus.RUNNING for r in self._running.values())
+        assert {r.status for r in waiting} <= {RequestStatus.WAITING}
+        assert {r.status for r in self._running.values()} <= {RequestStatus.RUNNING}
         assert all(r.num_computed_tokens == 0 for r in waiting if r.request_id not in self._forks)
 
     def _plan_single_tokens(self, plan: StepPlan, now: float) -> None:
@@ -207,11 +181,13 @@ class Scheduler:
         for request in plan.prefilling:
             num_tokens = min(self._chunk_of(request, plan), share)
             if num_tokens > 0:
-                has_slots = self._kv_cache_manager.allocate_slots(
-                    request, plan.shares.get(request, 0) + num_tokens, now
-                )
-                assert has_slots, "known tokens were promised their blocks"
-                plan.give(request, num_tokens)
+                self._give(request, num_tokens, plan, now)
+
+    def _give(self, request: Request, num_tokens: int, plan: StepPlan, now: float) -> None:
+        num_in_step = plan.shares.get(request, 0) + num_tokens
+        has_slots = self._kv_cache_manager.allocate_slots(request, num_in_step, now)
+        assert has_slots, "known tokens were promised their blocks"
+        plan.give(request, num_tokens)
 
     def _chunk_of(self, request: Request, plan: StepPlan) -> int:
         """Most tokens the step may still give to a request, which may be none."""
@@ -236,13 +212,13 @@ class Scheduler:
     def _preempt(self, victim: Request, displacing: Request, plan: StepPlan, now: float) -> None:
         """Take all blocks from a running request, or from a fork that waits; its tokens are kept."""
         self._recorder.record(
-            RequestPreempted(now, victim.request_id, displacing.request_id, victim.num_computed_tokens)
+            events.RequestPreempted(now, victim.request_id, displacing.request_id, victim.num_computed_tokens)
         )
         plan.drop(victim)
         self._kv_cache_manager.free(victim, now)
         victim.num_computed_tokens = 0
         victim.num_preemptions += 1
-        self._num_preemptions += 1
+        self.num_preemptions += 1
         if self._forks.pop(victim.request_id, None) is None:
             del self._running[victim.request_id]
             victim.status = RequestStatus.WAITING
@@ -287,7 +263,8 @@ class Scheduler:
         num_missing = plan.num_missing(request) - num_hit_blocks * self._kv_cache_manager.block_size
         if num_missing <= self._chunk_of(request, plan):
             return False
-        partial, config = plan.partial, self.config
+        config = self.config
+        partial = [other for other in plan.prefilling if plan.num_missing(other) > 0]
         num_long = sum(map(self._is_long, partial))
         return len(partial) >= config.max_num_partial_prefills or (
             self._is_long(request) and num_long >= config.max_long_partial_prefills
@@ -306,15 +283,9 @@ class Scheduler:
         if request.scheduled_at_s is None:
             request.scheduled_at_s = now
             request.num_cached_tokens = num_hit_tokens
-        self._recorder.record(
-            RequestScheduled(
-                now, request.request_id, request.num_computed_tokens, resumed=request.num_preemptions > 0
-            )
-        )
-        num_tokens = self._chunk_of(request, plan)
-        has_slots = self._kv_cache_manager.allocate_slots(request, num_tokens, now)
-        assert has_slots, "known tokens were promised their blocks"
-        plan.give(request, num_tokens)
+        resumed, num_computed_tokens = request.num_preemptions > 0, request.num_computed_tokens
+        self._recorder.record(events.RequestScheduled(now, request.request_id, num_computed_tokens, resumed))
+        self._give(request, self._chunk_of(request, plan), plan, now)
         plan.prefilling.append(request)
 
     def _fork(self, first: Request, now: float) -> None:
@@ -337,7 +308,7 @@ class Scheduler:
             self._finish(request, FinishReason.LENGTH, None, now)
 
     def _finish(
-        self, request: Request, finish_reason: FinishReason, stop_reason: int | str | None, now: float
+        self, request: Request, finish_reason: FinishReason, stop_reason: StopReason, now: float
     ) -> None:
         if request.status is RequestStatus.RUNNING:
             del self._running[request.request_id]
@@ -352,5 +323,5 @@ class Scheduler:
         self._kv_cache_manager.free(request, now)
         self._kv_cache_manager.forget(request)
         self._recorder.record(
-            RequestFinished(now, request.request_id, finish_reason, request.num_output_tokens)
+            events.RequestFinished(now, request.request_id, finish_reason, request.num_output_tokens)
         )

@@ -31,8 +31,3 @@ class StepPlan:
     def num_missing(self, request: Request) -> int:
         """Known tokens of the request that this step leaves uncomputed."""
         return request.num_tokens - request.num_computed_tokens - self.shares.get(request, 0)
-
-    @property
-    def partial(self) -> list[Request]:
-        """Requests that will be partly computed."""
-        return [request for request in self.prefilling if self.num_missing(request) > 0]
