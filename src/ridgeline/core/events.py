@@ -41,7 +41,7 @@ class RequestScheduled:
 
 @dataclass(frozen=True, slots=True)
 class RequestPreempted:
-    """A running request lost its blocks to `displaced_by` (itself, when it was the newest) and waits.
+    """A request lost its blocks to `displaced_by` (itself, when it was the newest) and waits.
 
     `num_computed_tokens` are to be computed again, less what the prefix cache still holds then.
     """
@@ -63,30 +63,28 @@ class RequestFinished:
 
 
 @dataclass(frozen=True, slots=True)
-class BlocksAllocated:
+class _BlocksOfRequest:
+    at_s: float
+    request_id: str
+    block_ids: tuple[int, ...]
+
+
+class BlocksAllocated(_BlocksOfRequest):
     """Blocks were given to a request."""
 
-    at_s: float
-    request_id: str
-    block_ids: tuple[int, ...]
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class BlocksFilled:
+class BlocksFilled(_BlocksOfRequest):
     """Every slot of these blocks now holds a computed token."""
 
-    at_s: float
-    request_id: str
-    block_ids: tuple[int, ...]
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class BlocksCached:
+class BlocksCached(_BlocksOfRequest):
     """Full blocks entered the hash index; other requests can find them from now on."""
 
-    at_s: float
-    request_id: str
-    block_ids: tuple[int, ...]
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,25 +171,19 @@ class BlocksMerged:
     merges: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class BlocksEvicted:
+class BlocksEvicted(_BlocksOfRequest):
     """Idle blocks left the hash index, least recently used first, to be given to `request_id`."""
 
-    at_s: float
-    request_id: str
-    block_ids: tuple[int, ...]
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class BlocksFreed:
+class BlocksFreed(_BlocksOfRequest):
     """A request gave up these blocks and nobody else holds them.
 
     Those that are cached stay findable (idle) until they are evicted.
     """
 
-    at_s: float
-    request_id: str
-    block_ids: tuple[int, ...]
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,11 +72,13 @@ def _plan_logits(scheduled: Sequence[ScheduledRequest], starts: list[int]) -> tu
     prompt_rows: list[tuple[int, int]] = []
     sample_row: list[int | None] = []
     for item, start in zip(scheduled, starts, strict=False):
-        first = len(rows)
-        if item.request.sampling_params.prompt_logprobs is not None:
+        first, request = len(rows), item.request
+        if request.sampling_params.prompt_logprobs is not None:
             # The row of position p predicts p + 1; the last prompt token's row is the one to sample from.
-            end = min(item.end, item.request.num_prompt_tokens - 1)
-            rows += range(start, start + max(end - item.num_computed_tokens, 0))
+            # What was known before a preemption is not wanted twice.
+            num_known = max(request.num_prompt_logprobs - item.num_computed_tokens, 0)
+            num_rows = min(item.end, request.num_prompt_tokens - 1) - item.num_computed_tokens
+            rows += range(start + num_known, start + num_rows)
         prompt_rows.append((first, len(rows) - first))
         sample_row.append(len(rows) if item.samples else None)
         if item.samples:

@@ -92,7 +92,7 @@ def _prompt_entries(
         if count == 0 or num_logprobs is None:
             entries.append(())
             continue
-        start = item.num_computed_tokens + 1
+        start = max(item.num_computed_tokens, item.request.num_prompt_logprobs) + 1
         token_ids = item.request.prompt_token_ids[start : start + count]
         entries.append(prompt_logprobs(logits[first : first + count], token_ids, num_logprobs))
     return entries
