@@ -180,7 +180,7 @@ def test_bad_messages_are_refused(idle: LLM, messages) -> None:
 
 
 def test_an_error_in_a_batch_says_which_prompt(idle: LLM) -> None:
-    with pytest.raises(RequestError, match=r"prompt 1 of 0…2"):
+    with pytest.raises(RequestError, match=r"in prompts\[1\]"):
         idle.generate(["a", "", "b"])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +14,16 @@ from ridgeline.errors import ConfigError
 
 JsonTarget = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
 """A file's path, or - for stdout."""
+
+
+def check_target(target: str | None) -> None:
+    """Raise `ConfigError` now when `write_json` could not write there later."""
+    if target is None or target == "-":
+        return
+    path = Path(target)
+    place = path if path.exists() else path.parent
+    if path.is_dir() or not place.exists() or not os.access(place, os.W_OK):
+        raise ConfigError("json", target, "can't be written there; give a file in an existing directory")
 
 
 def write_json(target: str, document: object) -> None:

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 
 from ridgeline.config.checks import check_at_least, check_one_of
 from ridgeline.config.scheduler import SchedulerConfig
+from ridgeline.errors import ConfigError
 
 BLOCK_SIZES = (16, 32, 64)
+MAX_NUM_THREADS = 256
 EXECUTORS = ("native", "reference")
 
 
@@ -47,6 +49,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None:
                 check_at_least(name, value, minimum)
+        if self.num_threads is not None and self.num_threads > MAX_NUM_THREADS:
+            raise ConfigError("num_threads", self.num_threads, f"at most {MAX_NUM_THREADS}")
 
 
 @dataclass(frozen=True, kw_only=True)
