@@ -70,7 +70,8 @@ struct ModelWeights {
 // Says what is wrong with dimensions that the kernels can't work with; empty if nothing is.
 std::string check_dims(const ModelDims& dims);
 
-// Finds tensors under their GGUF names and plans their packing; on failure says which one is missing or wrong.
+// Finds tensors under their GGUF names and plans their packing; on failure says which one is missing or
+// wrong.
 std::string find_weights(const ModelDims& dims, const StoredTensors& tensors, ModelWeights& weights);
 
 // Packs all matrices into the arena with all threads. Afterwards the tensors are not needed any more. If they

@@ -119,9 +119,8 @@ void pack_blocks(const PackedMatrix& matrix, const uint8_t* rows, int64_t num_ro
     const PanelParts& parts = kPanelParts[static_cast<int>(matrix.type)];
     const int64_t row_bytes = row_size_bytes(matrix.type, matrix.cols);
     for (int64_t block = 0; block < matrix.cols / kBlockCols; block++) {
-        const BlockPlace place = {out + block / 8 * parts.super_bytes,
-                                  out + matrix.scales_at + block * parts.scale_bytes,
-                                  out + matrix.quants_at + block * parts.quant_bytes};
+        const BlockOffsets offsets = block_offsets(parts, block);
+        const BlockPlace place = {out + offsets.super, out + offsets.scales, out + offsets.quants};
         for (int64_t row = 0; row < num_rows; row++) {
             pack_block(rows + row * row_bytes, block, row, place);
         }
@@ -143,17 +142,10 @@ using PackRows = void (*)(const PackedMatrix&, const uint8_t* rows, int64_t num_
 
 // Indexed by QuantType.
 const PackRows kPackRows[kNumQuantTypes] = {
-    pack_floats<uint32_t>,
-    pack_floats<uint16_t>,
-    pack_floats<uint16_t>,
-    pack_blocks<pack_32<BlockQ4_0>>,
-    pack_blocks<pack_32<BlockQ4_1>>,
-    pack_blocks<pack_32<BlockQ5_0>>,
-    pack_blocks<pack_32<BlockQ5_1>>,
-    pack_blocks<pack_32<BlockQ8_0>>,
-    pack_blocks<pack_k<BlockQ4_K>>,
-    pack_blocks<pack_k<BlockQ5_K>>,
-    pack_blocks<pack_q6_k>,
+    pack_floats<uint32_t>,           pack_floats<uint16_t>,           pack_floats<uint16_t>,
+    pack_blocks<pack_32<BlockQ4_0>>, pack_blocks<pack_32<BlockQ4_1>>, pack_blocks<pack_32<BlockQ5_0>>,
+    pack_blocks<pack_32<BlockQ5_1>>, pack_blocks<pack_32<BlockQ8_0>>, pack_blocks<pack_k<BlockQ4_K>>,
+    pack_blocks<pack_k<BlockQ5_K>>,  pack_blocks<pack_q6_k>,
 };
 
 } // namespace

@@ -4,20 +4,6 @@
 
 namespace ridgeline {
 
-const PanelParts kPanelParts[kNumQuantTypes] = {
-    {0, 0, 16 * 32 * 4},      // F32
-    {0, 0, 16 * 32 * 2},      // F16
-    {0, 0, 16 * 32 * 2},      // BF16
-    {0, 32, 256},             // Q4_0
-    {0, 64, 256},             // Q4_1
-    {0, 32, 256 + 64},        // Q5_0
-    {0, 64, 256 + 64},        // Q5_1
-    {0, 32, 512},             // Q8_0
-    {64, 32, 256},            // Q4_K
-    {64, 32, 256 + 64},       // Q5_K
-    {32, 32, 256 + 128},      // Q6_K
-};
-
 namespace {
 
 int64_t round_to_line(int64_t num_bytes) {
@@ -61,9 +47,9 @@ void unpack_quants(QuantType type, const uint8_t* quants, int64_t row, int32_t* 
 
 void unpack_scales(const PackedMatrix& matrix, const uint8_t* panel, int64_t row, int64_t block,
                    RowBlock& out) {
-    const PanelParts& parts = kPanelParts[static_cast<int>(matrix.type)];
-    const uint8_t* const super = panel + block / 8 * parts.super_bytes;
-    const uint8_t* const scales = panel + matrix.scales_at + block * parts.scale_bytes;
+    const BlockOffsets offsets = block_offsets(kPanelParts[static_cast<int>(matrix.type)], block);
+    const uint8_t* const super = panel + offsets.super;
+    const uint8_t* const scales = panel + offsets.scales;
     out.minimum = 0.0f;
     switch (matrix.type) {
     case QuantType::Q4_0:
@@ -99,19 +85,20 @@ void unpack_scales(const PackedMatrix& matrix, const uint8_t* panel, int64_t row
 
 PackedMatrix plan_panels(QuantType type, int64_t rows, int64_t cols) {
     const PanelParts& parts = kPanelParts[static_cast<int>(type)];
-    PackedMatrix matrix = {type, rows, cols, 0, 0, 0, 1, 0, nullptr};
-    const int64_t num_blocks = cols / kBlockCols;
-    matrix.scales_at = cols / kSuperBlock * parts.super_bytes;
-    matrix.quants_at = round_to_line(matrix.scales_at + num_blocks * parts.scale_bytes);
-    matrix.panel_bytes = matrix.quants_at + round_to_line(cols * parts.quant_bytes / kBlockCols);
-    matrix.run_stride = matrix.panel_bytes;
-    return matrix;
+    int64_t panel_bytes = round_to_line(cols * parts.quant_bytes / kBlockCols);
+    if (!is_float_type(type)) {
+        const int64_t unit_blocks = kCacheLine / parts.scale_bytes;
+        const int64_t num_units = (cols / kBlockCols + unit_blocks - 1) / unit_blocks;
+        panel_bytes = num_units * (kCacheLine + unit_blocks * parts.quant_bytes) +
+                      cols / kSuperBlock * parts.super_bytes;
+    }
+    return {type, rows, cols, panel_bytes, 1, panel_bytes, nullptr};
 }
 
 void unpack_row_block(const PackedMatrix& matrix, const uint8_t* panel, int64_t row, int64_t block,
                       RowBlock& out) {
-    const int64_t quant_bytes = kPanelParts[static_cast<int>(matrix.type)].quant_bytes;
-    unpack_quants(matrix.type, panel + matrix.quants_at + block * quant_bytes, row, out.q);
+    const BlockOffsets offsets = block_offsets(kPanelParts[static_cast<int>(matrix.type)], block);
+    unpack_quants(matrix.type, panel + offsets.quants, row, out.q);
     unpack_scales(matrix, panel, row, block, out);
 }
 

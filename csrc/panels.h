@@ -1,7 +1,9 @@
 // Packed weights: panels of 16 rows, in the order in which the kernels read them.
 //
-// A panel is one stream of bytes: [supers][scales][pad to 64][quants], each part going through the blocks of
-// 32 columns in order. Byte p = 4 r + t below is row r (0..15), column t (0..3) of a group of four.
+// A panel is one stream of bytes, read from front to back: units of 64 bytes of scales, then the quants of
+// the one or two blocks of 32 columns that those scales are for; K-quants have 64 bytes of supers before
+// every 8 blocks. (Scales apart from their quants are a second stream, and halve the speed from memory.) Byte
+// p = 4 r + t below is row r (0..15), column t (0..3) of a group of four.
 //
 //   4 bits   64 bytes for each j = 0..3: low nibble of byte p = q[r][4 j + t], high = q[r][16 + 4 j + t]
 //   5 bits   the same, then 64 bytes: bit i of byte p = fifth bit of q[r][4 i + t], i = 0..7
@@ -13,8 +15,8 @@
 // Scales per block, 16 rows each: Q4_0, Q5_0, Q8_0 fp16 d; Q4_1, Q5_1 fp16 d, then fp16 m; Q4_K, Q5_K uint8
 // scale, then uint8 min; Q6_K int8 scale of columns 0..15, then of 16..31. Supers per 256 columns: Q4_K, Q5_K
 // fp16 d, then fp16 dmin; Q6_K fp16 d. So every format is kept exactly, in as many bytes as the file's (the
-// K-quants of 4 and 5 bits take 2.5% more). A file's quant blocks hold elements i and i + 16 in one byte:
-// packing 4 and 8 bits moves groups of 4 bytes. Rows past the last are zeros.
+// K-quants of 4, 5 and 6 bits take 3, 2 and 1% more). A file's quant blocks hold elements i and i + 16 in one
+// byte: packing 4 and 8 bits moves groups of 4 bytes. Rows past the last are zeros.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +36,39 @@ struct PanelParts {
     int64_t quant_bytes;
 };
 
-// Indexed by QuantType.
-extern const PanelParts kPanelParts[kNumQuantTypes];
+// Indexed by QuantType. Float types have no scales.
+constexpr PanelParts kPanelParts[kNumQuantTypes] = {
+    {0, 0, 16 * 32 * 4}, // F32
+    {0, 0, 16 * 32 * 2}, // F16
+    {0, 0, 16 * 32 * 2}, // BF16
+    {0, 32, 256},        // Q4_0
+    {0, 64, 256},        // Q4_1
+    {0, 32, 256 + 64},   // Q5_0
+    {0, 64, 256 + 64},   // Q5_1
+    {0, 32, 512},        // Q8_0
+    {64, 32, 256},       // Q4_K
+    {64, 32, 256 + 64},  // Q5_K
+    {64, 32, 256 + 128}, // Q6_K
+};
+
+// Where the parts of one block lie in a panel of a quantised type.
+struct BlockOffsets {
+    int64_t super;
+    int64_t scales;
+    int64_t quants;
+};
+
+constexpr BlockOffsets block_offsets(const PanelParts& parts, int64_t block) {
+    const int64_t unit_blocks = kCacheLine / parts.scale_bytes;
+    const int64_t unit_bytes = kCacheLine + unit_blocks * parts.quant_bytes;
+    const int64_t num_supers = parts.super_bytes == 0 ? 0 : block / 8;
+    const int64_t units = block / unit_blocks * unit_bytes;
+    // Supers lie before the units of their 8 blocks.
+    const int64_t super = num_supers * (8 / unit_blocks * unit_bytes + parts.super_bytes);
+    const int64_t unit = units + num_supers * parts.super_bytes + parts.super_bytes;
+    return {super, unit + block % unit_blocks * parts.scale_bytes,
+            unit + kCacheLine + block % unit_blocks * parts.quant_bytes};
+}
 
 // A matrix in panels. Its panels lie in runs of `run` panels that start run_stride bytes apart, so that two
 // matrices read together can be interleaved.
@@ -43,8 +76,6 @@ struct PackedMatrix {
     QuantType type;
     int64_t rows;
     int64_t cols;
-    int64_t scales_at; // within a panel
-    int64_t quants_at;
     int64_t panel_bytes;
     int64_t run;
     int64_t run_stride;

@@ -1,11 +1,12 @@
 // AVX2 attention over one tile of 32 positions; float operations in the order of dispatch.h.
 //
 // Scores: K lies transposed, so 8 positions are 8 lanes and a score is a chain of multiply-adds over the
-// dimensions, with no sums across lanes; lanes past the context's end come out as garbage and are never looked
-// at. Then one online softmax step (Milakov & Gimelshein 2018): with a larger maximum m' the sum and the
-// output so far shrink by exp(m - m'), weights are exp(score - m'). Output: out += weight[p] * V[p], positions
-// in order. Three rows go together (12 accumulators), so that every K and V vector is widened from fp16 once
-// for all of them: the query heads of one KV head, or of several tokens. Meanwhile the next tile is fetched.
+// dimensions, with no sums across lanes; lanes past the context's end come out as garbage and are never
+// looked at. Then one online softmax step (Milakov & Gimelshein 2018): with a larger maximum m' the sum and
+// the output so far shrink by exp(m - m'), weights are exp(score - m'). Output: out += weight[p] * V[p],
+// positions in order. Three rows go together (12 accumulators), so that every K and V vector is widened from
+// fp16 once for all of them: the query heads of one KV head, or of several tokens. Meanwhile the next tile is
+// fetched.
 #include <cmath>
 
 #include "isa/avx2.h"

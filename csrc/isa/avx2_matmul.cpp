@@ -2,11 +2,11 @@
 // dispatch.h, so bits equal the scalar twin's.
 //
 // Up to 6 bits: 32 bytes hold 8 rows x 4 columns, unsigned. One maddubs multiplies them by 4 broadcast
-// activations into pairs of int16: |pair| <= 2 * q * 127. Eight of those fit an int16 if q <= 15 (30480), four
-// if q <= 31 (31496), which is all 32 or half of the columns; then one madd, by ones, adds pairs to int32. The
-// quants of Q6_K are 0..63: a pair is 16002 and does not saturate, and taking 32 * x off at every step brings
-// the sum of four back to |q - 32| <= 32, so 32512 (what overflows on the way wraps and unwraps); its madd is
-// by the scales of 16 columns instead of ones.
+// activations into pairs of int16: |pair| <= 2 * q * 127. Eight of those fit an int16 if q <= 15 (30480),
+// four if q <= 31 (31496), which is all 32 or half of the columns; then one madd, by ones, adds pairs to
+// int32. The quants of Q6_K are 0..63: a pair is 16002 and does not saturate, and taking 32 * x off at every
+// step brings the sum of four back to |q - 32| <= 32, so 32512 (what overflows on the way wraps and unwraps);
+// its madd is by the scales of 16 columns instead of ones.
 //
 // 8 bits: the even and the odd bytes are widened in place to int16 pairs (columns 0, 2 and 1, 3 of 4), and
 // madd by int16 activations goes straight to int32: 16 * 128 * 32767 * 2 < 2^31.
@@ -20,7 +20,8 @@ namespace {
 
 constexpr int kMaxTokens = 4;
 
-// The compiler sees through the intrinsic, sinks a chain of such sums to its last use and spills what it sums.
+// The compiler sees through the intrinsic, sinks a chain of such sums to its last use and spills what it
+// sums.
 inline __m256i add16(__m256i a, __m256i b) {
     asm("vpaddw %1, %0, %0" : "+x"(a) : "x"(b));
     return a;
@@ -52,13 +53,12 @@ inline __m256i nibbles(const uint8_t* quants, int j, int rows) {
 
 // Moves bit `from` of every byte to bit 4, with the bits above it that `mask` keeps.
 inline __m256i bits_to_4(__m256i bytes, int from, char mask) {
-    const __m256i moved =
-        from < 4 ? _mm256_slli_epi16(bytes, 4 - from) : _mm256_srli_epi16(bytes, from - 4);
+    const __m256i moved = from < 4 ? _mm256_slli_epi16(bytes, 4 - from) : _mm256_srli_epi16(bytes, from - 4);
     return _mm256_and_si256(moved, _mm256_set1_epi8(mask));
 }
 
 struct Quants4 {
-    static constexpr int kBytes = 256, kOffset = 0;
+    static constexpr int kOffset = 0;
     static constexpr bool kSumsHalves = false;
     template <int half>
     static __m256i unpack(const uint8_t* quants, int j, int rows) {
@@ -67,7 +67,7 @@ struct Quants4 {
 };
 
 struct Quants5 {
-    static constexpr int kBytes = 256 + 64, kOffset = 0;
+    static constexpr int kOffset = 0;
     static constexpr bool kSumsHalves = true;
     template <int half>
     static __m256i unpack(const uint8_t* quants, int j, int rows) {
@@ -77,7 +77,7 @@ struct Quants5 {
 };
 
 struct Quants6 {
-    static constexpr int kBytes = 256 + 128, kOffset = 32;
+    static constexpr int kOffset = 32;
     static constexpr bool kSumsHalves = true;
     template <int half>
     static __m256i unpack(const uint8_t* quants, int j, int rows) {
@@ -230,28 +230,28 @@ inline const uint8_t* prefetch(const uint8_t* next, int64_t num_bytes) {
     return next == nullptr ? nullptr : next + num_bytes;
 }
 
-template <class Quants, class Scales>
+template <QuantType type, class Quants, class Scales>
 struct Int8Kernel {
     template <int n>
     __attribute__((noinline)) static void run(const Tile& tile, float (&acc)[kMaxTokens][kPanelRows]) {
-        const PanelParts& parts = kPanelParts[static_cast<int>(tile.weight->type)];
+        constexpr PanelParts kParts = kPanelParts[static_cast<int>(type)];
         const int64_t num_blocks = tile.weight->cols / kBlockCols;
         const int64_t first = tile.token * num_blocks;
-        const uint8_t* quants = tile.panel + tile.weight->quants_at;
-        const uint8_t* scales = tile.panel + tile.weight->scales_at;
         const uint8_t* next = tile.next;
         const int8_t* x[n];
         for (int t = 0; t < n; t++) {
             x[t] = tile.x->q8 + (first + t * num_blocks) * kBlockCols;
         }
-        for (int64_t b = 0; b < num_blocks; b++, quants += Quants::kBytes, scales += parts.scale_bytes) {
-            next = prefetch(next, Quants::kBytes + parts.scale_bytes);
+        for (int64_t b = 0; b < num_blocks; b++) {
+            const BlockOffsets offsets = block_offsets(kParts, b);
+            const uint8_t* const scales = tile.panel + offsets.scales;
+            next = prefetch(next, kParts.quant_bytes + kParts.scale_bytes);
             for (int t = 0; t < n; t++) {
                 asm("" : "+r"(x[t])); // else the compiler keeps, and spills, 8 addresses a token
             }
             __m256i total[n][2];
-            sum_block<Quants>(quants, scales, x, total);
-            const uint8_t* const super = tile.panel + b / 8 * parts.super_bytes;
+            sum_block<Quants>(tile.panel + offsets.quants, scales, x, total);
+            const uint8_t* const super = tile.panel + offsets.super;
             const Rows16 scale = Scales::scale(super, scales);
             Rows16 minimum = {};
             if constexpr (Scales::kHasMinimum) {
@@ -271,15 +271,16 @@ struct Int16Kernel {
     __attribute__((noinline)) static void run(const Tile& tile, float (&acc)[kMaxTokens][kPanelRows]) {
         const int64_t num_blocks = tile.weight->cols / kBlockCols;
         const int64_t first = tile.token * num_blocks;
-        const uint8_t* quants = tile.panel + tile.weight->quants_at;
-        const uint8_t* scales = tile.panel + tile.weight->scales_at;
+        constexpr PanelParts kParts = kPanelParts[static_cast<int>(QuantType::Q8_0)];
         const uint8_t* next = tile.next;
         const int16_t* x[n];
         for (int t = 0; t < n; t++) {
             x[t] = tile.x->q16 + (first + t * num_blocks) * kBlockCols;
         }
-        for (int64_t b = 0; b < num_blocks; b++, quants += 512, scales += 32) {
-            next = prefetch(next, 512 + 32);
+        for (int64_t b = 0; b < num_blocks; b++) {
+            const BlockOffsets offsets = block_offsets(kParts, b);
+            const uint8_t* const quants = tile.panel + offsets.quants;
+            next = prefetch(next, kParts.quant_bytes + kParts.scale_bytes);
             for (int t = 0; t < n; t++) {
                 asm("" : "+r"(x[t]));
             }
@@ -296,7 +297,7 @@ struct Int16Kernel {
                     total[t][1] = i == 0 ? p1 : add32(total[t][1], p1);
                 }
             }
-            const Rows16 scale = halves(scales);
+            const Rows16 scale = halves(tile.panel + offsets.scales);
             for (int t = 0; t < n; t++) {
                 const float x_scale = tile.x->scale16[first + t * num_blocks + b];
                 accumulate<PlainScales>(scale, {}, total[t], x_scale, 0.0f, acc[t]);
@@ -386,14 +387,14 @@ void set_avx2_matmul(KernelTable& table) {
     set(QuantType::F32, matmul<FloatKernel<FormatF32>>);
     set(QuantType::F16, matmul<FloatKernel<FormatF16>>);
     set(QuantType::BF16, matmul<FloatKernel<FormatBF16>>);
-    set(QuantType::Q4_0, matmul<Int8Kernel<Quants4, OffsetScales<-8>>>);
-    set(QuantType::Q4_1, matmul<Int8Kernel<Quants4, PairScales>>);
-    set(QuantType::Q5_0, matmul<Int8Kernel<Quants5, OffsetScales<-16>>>);
-    set(QuantType::Q5_1, matmul<Int8Kernel<Quants5, PairScales>>);
+    set(QuantType::Q4_0, matmul<Int8Kernel<QuantType::Q4_0, Quants4, OffsetScales<-8>>>);
+    set(QuantType::Q4_1, matmul<Int8Kernel<QuantType::Q4_1, Quants4, PairScales>>);
+    set(QuantType::Q5_0, matmul<Int8Kernel<QuantType::Q5_0, Quants5, OffsetScales<-16>>>);
+    set(QuantType::Q5_1, matmul<Int8Kernel<QuantType::Q5_1, Quants5, PairScales>>);
     set(QuantType::Q8_0, matmul<Int16Kernel>);
-    set(QuantType::Q4_K, matmul<Int8Kernel<Quants4, KScales>>);
-    set(QuantType::Q5_K, matmul<Int8Kernel<Quants5, KScales>>);
-    set(QuantType::Q6_K, matmul<Int8Kernel<Quants6, SuperScales>>);
+    set(QuantType::Q4_K, matmul<Int8Kernel<QuantType::Q4_K, Quants4, KScales>>);
+    set(QuantType::Q5_K, matmul<Int8Kernel<QuantType::Q5_K, Quants5, KScales>>);
+    set(QuantType::Q6_K, matmul<Int8Kernel<QuantType::Q6_K, Quants6, SuperScales>>);
 }
 
 } // namespace ridgeline

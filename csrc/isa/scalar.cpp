@@ -41,8 +41,8 @@ float exp_polynomial(float x) {
 
 // ---- row operations ------------------------------------------------------------------------------------
 
-// The scale that maps the largest magnitude to `limit`, and its inverse. Below the threshold the inverse would
-// overflow; such a block counts as zero.
+// The scale that maps the largest magnitude to `limit`, and its inverse. Below the threshold the inverse
+// would overflow; such a block counts as zero.
 void block_scales(const float* x, float limit, float& scale, float& inverse) {
     float largest = 0.0f;
     for (int i = 0; i < kBlockCols; i++) {

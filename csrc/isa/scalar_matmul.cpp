@@ -78,8 +78,8 @@ void matmul_float(const MatmulSlice& slice, const Activations& activations) {
             for (int64_t col = 0; col < weight.cols; col++) {
                 acc = std::fma(unpack_float(weight, panel, row % kPanelRows, col), x[col], acc);
             }
-            slice.out[(token - slice.token_begin) * slice.out_stride + row -
-                      slice.panel_begin * kPanelRows] = acc;
+            slice.out[(token - slice.token_begin) * slice.out_stride + row - slice.panel_begin * kPanelRows] =
+                acc;
         }
     }
 }

@@ -237,8 +237,8 @@ void activate(Step& step, const LayerWeights& layer, const Activations& input, c
 
 Activations gate_up(Step& step, const LayerWeights& layer, const Activations& input) {
     Model& model = step.model;
-    const Activations activated = model.scratch.activated.reserve(
-        input_form(layer.down.type), input.num_tokens, model.dims.ffn_size);
+    const Activations activated =
+        model.scratch.activated.reserve(input_form(layer.down.type), input.num_tokens, model.dims.ffn_size);
     const int64_t num_pairs = (layer.gate.num_panels() + 1) / 2;
     const Grid grid = plan_grid(num_pairs, 2 * (layer.gate.panel_bytes + layer.up.panel_bytes),
                                 input.num_tokens, model.pool->num_threads());

@@ -16,8 +16,8 @@ struct MatmulTarget {
     int64_t out_stride;
 };
 
-// How a job is shared out: chunks of `units` (panels) times blocks of tokens. All token blocks of a chunk come
-// before the next chunk, so its weights are read from memory once.
+// How a job is shared out: chunks of `units` (panels) times blocks of tokens. All token blocks of a chunk
+// come before the next chunk, so its weights are read from memory once.
 struct Grid {
     int64_t num_units;
     int64_t units_per_chunk;
