@@ -1,5 +1,4 @@
-// The Python module ridgeline.kernels._native: the only file that knows nanobind.
-//
+// The Python module ridgeline.kernels._native; with bindings_sampling.cpp all that knows nanobind.
 // Checks shapes, types, contiguity and values, releases the GIL, calls the ops. What is wrong raises
 // ValueError (TypeError for an array of another type); kernels/ops.py turns that into ridgeline's own errors.
 #include <nanobind/nanobind.h>
@@ -15,6 +14,7 @@
 #include <optional>
 #include <tuple>
 
+#include "bindings_sampling.h"
 #include "ops/attention.h"
 #include "ops/forward.h"
 #include "ops/matmul.h"
@@ -396,4 +396,5 @@ NB_MODULE(_native, m) {
     m.doc() = "Native kernels of ridgeline; called through ridgeline.kernels.ops only.";
     ridgeline::bind_model(m);
     ridgeline::bind_ops(m);
+    ridgeline::bind_sampling(m);
 }
