@@ -94,10 +94,9 @@ class Sampler:
         Raises:
             EngineError: logits without a finite maximum, nothing allowed, or arrays that don't fit.
         """
+        natives = [row.native for row in rows]
         with _engine_errors():
-            token_ids, lists, seconds = self._native.sample(
-                logits, [row.native for row in rows], list(positions), list(allowed_tokens)
-            )
+            token_ids, lists, seconds = self._native.sample(logits, natives, positions, allowed_tokens)
         return token_ids, [entry if entry is None else TokenLogprobs(*entry) for entry in lists], seconds
 
     def prompt_logprobs(

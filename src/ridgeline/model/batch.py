@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 from ridgeline.core.step import ScheduledRequest, SchedulerOutput
 
 Int32Array = NDArray[np.int32]
+
+_NO_COPIES: Int32Array = np.zeros((0, 2), np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +75,16 @@ class BatchBuilder:
             starts.append(len(token_ids))
             seq_lens.append(end)
         logits_rows, plan = _plan_logits(scheduled, starts)
+        copies = scheduler_output.block_copies
+        arrays = _as_arrays(token_ids, positions, starts, seq_lens, logits_rows)
         batch = InputBatch(
-            token_ids=np.array(token_ids, np.int32),
-            positions=np.array(positions, np.int32),
-            query_start_loc=np.array(starts, np.int32),
-            seq_lens=np.array(seq_lens, np.int32),
+            token_ids=arrays[0],
+            positions=arrays[1],
+            query_start_loc=arrays[2],
+            seq_lens=arrays[3],
             block_tables=self._block_tables(scheduled),
-            block_copies=np.array(scheduler_output.block_copies, np.int32).reshape(-1, 2),
-            logits_rows=np.array(logits_rows, np.int32),
+            block_copies=np.array(copies, np.int32).reshape(-1, 2) if copies else _NO_COPIES,
+            logits_rows=arrays[4],
         )
         return batch, plan
 
@@ -97,6 +102,13 @@ class BatchBuilder:
             self._tables[row, : len(block_ids)] = block_ids
             known[row : row + 1] = [list(block_ids)]
         return self._tables[:num_rows]
+
+
+def _as_arrays(*lists: list[int]) -> list[Int32Array]:
+    """Each list as an array: views of one array, since making one costs more than what such lists hold."""
+    joined = np.array(list(chain(*lists)), np.int32)
+    ends = list(accumulate(map(len, lists)))
+    return [joined[start:end] for start, end in pairwise([0, *ends])]
 
 
 def _plan_logits(scheduled: Sequence[ScheduledRequest], starts: list[int]) -> tuple[list[int], LogitsPlan]:
