@@ -8,6 +8,7 @@
 #include <mutex>
 #include <tuple>
 
+#include "bindings_sampling.h"
 #include "ops/forward.h"
 
 namespace ridgeline {
@@ -198,4 +199,5 @@ NB_MODULE(_native, m) {
     m.doc() = "Native kernels of ridgeline; called through ridgeline.kernels.ops only.";
     ridgeline::bind_model(m);
     ridgeline::bind_ops(m);
+    ridgeline::bind_sampling(m);
 }

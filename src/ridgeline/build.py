@@ -28,6 +28,7 @@ from ridgeline.model.kv_cache import kv_block_bytes
 from ridgeline.model.native_forward import NativeForward
 from ridgeline.model.reference_forward import ReferenceForward
 from ridgeline.model.runner import ModelRunner
+from ridgeline.model.sampler import NativeSampler, ReferenceSampler, Sampler
 from ridgeline.model.weights import ModelWeights, load_weights
 from ridgeline.tokenizer.gguf_tokenizer import Tokenizer, build_tokenizer
 
@@ -84,7 +85,7 @@ def build_engine(config: EngineConfig, *, home: Path, clock: Clock) -> EnginePar
     event_log = EventLog(config.max_num_events)
     engine = Engine(
         Scheduler(config.scheduler, kv_cache_manager, recorder),
-        ModelRunner(forward, clock.now),
+        ModelRunner(forward, _sampler(config, limits, num_threads, clock), clock.now),
         clock,
         recorder=recorder,
         listeners=[event_log],
@@ -115,6 +116,12 @@ def _forward(
     if config.executor == "reference":
         return ReferenceForward(weights, clock.now, num_blocks=num_blocks, block_size=block_size)
     return NativeForward(weights, num_blocks=num_blocks, block_size=block_size, num_threads=num_threads)
+
+
+def _sampler(config: EngineConfig, limits: EngineLimits, num_threads: int, clock: Clock) -> Sampler:
+    if config.executor == "reference":
+        return ReferenceSampler(clock.now)
+    return NativeSampler(limits.vocab_size, num_threads=num_threads)
 
 
 def _limits(config: EngineConfig, model: ModelConfig, block_bytes: int) -> EngineLimits:
