@@ -12,6 +12,7 @@ from ridgeline.config.model import ModelConfig
 from ridgeline.core.block_pool import BlockPool
 from ridgeline.core.events import EventRecorder
 from ridgeline.core.kv_cache_manager import KVCacheManager, num_blocks_for
+from ridgeline.core.prefix_cache import PrefixCache
 from ridgeline.core.scheduler import Scheduler
 from ridgeline.engine.clock import Clock
 from ridgeline.engine.engine import Engine
@@ -81,7 +82,13 @@ def build_engine(config: EngineConfig, *, home: Path, clock: Clock) -> EnginePar
     num_threads = config.num_threads or cpu_limits().num_threads
     forward = _forward(config, weights, limits, num_threads, clock)
     recorder = EventRecorder()
-    kv_cache_manager = KVCacheManager(BlockPool(limits.num_blocks), config.block_size, recorder)
+    kv_cache_manager = KVCacheManager(
+        BlockPool(limits.num_blocks),
+        config.block_size,
+        recorder,
+        prefix_cache=PrefixCache(config.block_size) if config.enable_prefix_caching else None,
+        watermark=config.scheduler.watermark,
+    )
     event_log = EventLog(config.max_num_events)
     engine = Engine(
         Scheduler(config.scheduler, kv_cache_manager, recorder),

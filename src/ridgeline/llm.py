@@ -12,7 +12,7 @@ from ridgeline.config.env import home_dir
 from ridgeline.config.scheduler import SchedulerConfig
 from ridgeline.engine.clock import MonotonicClock
 from ridgeline.engine.engine import EngineStats
-from ridgeline.engine.input_processor import ParsedPrompt, Prompt, as_prompt_list
+from ridgeline.engine.input_processor import ParsedPrompt, Prompt, as_prompt_list, with_priorities
 from ridgeline.engine.progress import ProgressBar
 from ridgeline.errors import ConfigError, RequestError
 from ridgeline.outputs import CompletionOutput, RequestOutput
@@ -40,6 +40,12 @@ class LLM:
         max_num_seqs: int = 32,
         max_num_batched_tokens: int = 512,
         enable_prefix_caching: bool = True,
+        long_prefill_token_threshold: int = 0,
+        max_num_partial_prefills: int = 2,
+        max_long_partial_prefills: int = 1,
+        scheduling_policy: str = "fcfs",
+        priority_aging_s: float = 30.0,
+        watermark: float = 0.01,
         chat_template: str | None = None,
     ) -> None:
         """Load a model.
@@ -54,6 +60,8 @@ class LLM:
             max_num_seqs: most requests running at once.
             max_num_batched_tokens: most tokens computed in one step.
             enable_prefix_caching: whether requests may share blocks.
+            long_prefill_token_threshold, max_num_partial_prefills, max_long_partial_prefills,
+                scheduling_policy, priority_aging_s, watermark: see `SchedulerConfig`.
             chat_template: text of a Jinja2 template to use instead of the model's.
 
         Raises:
@@ -70,7 +78,14 @@ class LLM:
             enable_prefix_caching=enable_prefix_caching,
             chat_template=chat_template,
             scheduler=SchedulerConfig(
-                max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
+                max_num_seqs=max_num_seqs,
+                max_num_batched_tokens=max_num_batched_tokens,
+                long_prefill_token_threshold=long_prefill_token_threshold,
+                max_num_partial_prefills=max_num_partial_prefills,
+                max_long_partial_prefills=max_long_partial_prefills,
+                scheduling_policy=scheduling_policy,
+                priority_aging_s=priority_aging_s,
+                watermark=watermark,
             ),
         )
         self._clock = MonotonicClock()
@@ -102,19 +117,22 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        priority: int | Sequence[int] = 0,
         progress: bool = True,
     ) -> list[RequestOutput]:
         """Complete raw prompts; one output per prompt, in their order.
 
-        A prompt is text, a list of token ids, or a dict with `prompt` or `prompt_token_ids`; `prompts` is
-        one of these or a list of them. `sampling_params` is one for all or a list of one each. Several
-        prompts show a progress bar on a terminal, unless `progress` is false.
+        A prompt is text, a list of token ids, or a dict with `prompt` or `prompt_token_ids` and perhaps
+        `cache_salt`; `prompts` is one of these or a list of them. `sampling_params` and `priority` (lower
+        is more urgent) are one for all or a list of one each. Several prompts show a progress bar on a
+        terminal, unless `progress` is false.
 
         Raises:
             RequestError: a prompt or a parameter can't be served; nothing was run.
         """
         arrived_at_s = self._clock.now()
         parsed = self.parts.input_processor.parse_prompts(as_prompt_list(prompts))
+        parsed = with_priorities(parsed, priority)
         return self._run(parsed, sampling_params, arrived_at_s, progress=progress)
 
     def chat(
@@ -123,6 +141,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         add_generation_prompt: bool = True,
+        cache_salt: str | None = None,
         progress: bool = True,
     ) -> list[RequestOutput]:
         """Answer one conversation, or each of a list of them, through the model's chat template.
@@ -133,13 +152,13 @@ class LLM:
         arrived_at_s = self._clock.now()
         many = isinstance(messages, list | tuple) and bool(messages) and isinstance(messages[0], list | tuple)
         parsed = [
-            self._parse_chat(conversation, add_generation_prompt=add_generation_prompt)
+            self._parse_chat(conversation, cache_salt, add_generation_prompt=add_generation_prompt)
             for conversation in (messages if many else [messages])
         ]
         return self._run(parsed, sampling_params, arrived_at_s, progress=progress)
 
     def stream(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, priority: int = 0
     ) -> Iterator[RequestOutput]:
         """Complete one raw prompt; yields deltas, the last one with `finished` and `metrics`.
 
@@ -149,7 +168,7 @@ class LLM:
             RequestError: as `generate`, at the call.
         """
         arrived_at_s = self._clock.now()
-        parsed = self.parts.input_processor.parse_prompt(prompt)
+        (parsed,) = with_priorities([self.parts.input_processor.parse_prompt(prompt)], priority)
         return self._stream(parsed, _params_for(1, sampling_params)[0], arrived_at_s)
 
     def stream_chat(
@@ -158,11 +177,16 @@ class LLM:
         sampling_params: SamplingParams | None = None,
         *,
         add_generation_prompt: bool = True,
+        cache_salt: str | None = None,
     ) -> Iterator[RequestOutput]:
         """Answer one conversation; yields deltas as `stream` does."""
         arrived_at_s = self._clock.now()
-        parsed = self._parse_chat(messages, add_generation_prompt=add_generation_prompt)
+        parsed = self._parse_chat(messages, cache_salt, add_generation_prompt=add_generation_prompt)
         return self._stream(parsed, _params_for(1, sampling_params)[0], arrived_at_s)
+
+    def reset_prefix_cache(self) -> None:
+        """Let nothing computed so far be found again; what is running goes on."""
+        self.parts.engine.reset_prefix_cache()
 
     def close(self) -> None:
         """Abort what is running and give threads and memory back; closing twice is fine."""
@@ -179,9 +203,12 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _parse_chat(self, messages: object, *, add_generation_prompt: bool) -> ParsedPrompt:
+    def _parse_chat(
+        self, messages: object, cache_salt: str | None, *, add_generation_prompt: bool
+    ) -> ParsedPrompt:
         token_ids = self.tokenizer.apply_chat_template(messages, add_generation_prompt=add_generation_prompt)
-        return self.parts.input_processor.parse_prompt_ids(token_ids)
+        prompt = {"prompt_token_ids": token_ids, "cache_salt": cache_salt}
+        return self.parts.input_processor.parse_prompt(prompt)
 
     def _run(
         self,

@@ -14,6 +14,10 @@ class FinishReason(StrEnum):
     ABORT = "abort"
 
 
+StopReason = int | str | None
+"""The stop token id or stop string that ended a request; None for every other reason."""
+
+
 @dataclass(frozen=True, slots=True)
 class Logprob:
     """Natural log-probability of one token under the model's own distribution.
@@ -61,8 +65,7 @@ class CompletionOutput:
     logprobs: list[LogprobsAtPosition] | None = None
     cumulative_logprob: float | None = None
     finish_reason: FinishReason | None = None
-    stop_reason: int | str | None = None
-    """The stop token id or stop string that ended it; None for EOS and length."""
+    stop_reason: StopReason = None
 
     def extend(self, delta: CompletionOutput) -> None:
         """Append what a later delta of the same choice brought."""

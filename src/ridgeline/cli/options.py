@@ -37,6 +37,20 @@ class EngineOptions:
     """Most requests running at once."""
     max_num_batched_tokens: int = 512
     """Most tokens computed in one step."""
+    enable_prefix_caching: bool = True
+    """Share the blocks of what requests have in common at their beginning."""
+    long_prefill_token_threshold: int = 0
+    """Most tokens of one request in one step, and the length above which a prompt is long; 0 sets none."""
+    max_num_partial_prefills: int = 2
+    """Most prompts that may be partly computed after a step."""
+    max_long_partial_prefills: int = 1
+    """Most of these that may be long."""
+    scheduling_policy: str = "fcfs"
+    """fcfs: first come, first served; priority: lower priority first."""
+    priority_aging_s: float = 30.0
+    """Seconds of waiting that count as one step of priority."""
+    watermark: float = 0.01
+    """Share of the KV blocks that admission leaves free."""
     chat_template: Path | None = None
     """File with a Jinja2 chat template to use instead of the model's."""
 
@@ -55,6 +69,13 @@ class EngineOptions:
             kv_cache_bytes=self.kv_cache_bytes,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
+            enable_prefix_caching=self.enable_prefix_caching,
+            long_prefill_token_threshold=self.long_prefill_token_threshold,
+            max_num_partial_prefills=self.max_num_partial_prefills,
+            max_long_partial_prefills=self.max_long_partial_prefills,
+            scheduling_policy=self.scheduling_policy,
+            priority_aging_s=self.priority_aging_s,
+            watermark=self.watermark,
             chat_template=_template_text(self.chat_template),
         )
 

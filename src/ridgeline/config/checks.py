@@ -15,3 +15,9 @@ def check_one_of(field: str, value: object, allowed: tuple[object, ...]) -> None
     """Raise `ConfigError` unless `value` is one of `allowed`."""
     if value not in allowed:
         raise ConfigError(field, value, "must be one of " + ", ".join(map(str, allowed)))
+
+
+def check_fraction(field: str, value: object) -> None:
+    """Raise `ConfigError` unless `value` is a number in [0, 1)."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
+        raise ConfigError(field, value, "must be a number in [0, 1)")

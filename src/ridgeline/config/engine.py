@@ -34,7 +34,7 @@ class EngineConfig:
     kv_cache_bytes: int | None = None
     """Bytes of K and V of all layers; None takes at most a quarter of the available memory."""
     enable_prefix_caching: bool = True
-    """Whether requests may share blocks; accepted, and without effect while nothing is shared."""
+    """Whether requests that begin alike share the blocks of what they have in common."""
     max_num_events: int = 100_000
     """Length of the event log, in events."""
     chat_template: str | None = None

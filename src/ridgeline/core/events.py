@@ -1,9 +1,16 @@
-"""What happened, as typed records; every metric, trace and explanation is a fold of these."""
+"""What happened, as typed records; every metric, trace and explanation is a fold of these.
+
+A request's block table can be followed from its events alone: `BlocksHit` or `BlocksShared` sets its
+first blocks, `BlocksAllocated` appends, `BlocksCopied` and `BlocksMerged` replace one block by another,
+`RequestPreempted` and `RequestFinished` empty it. With `StepFinished.composition` that tells which
+blocks each step read and wrote.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from ridgeline.outputs import FinishReason
 
@@ -20,10 +27,29 @@ class RequestArrived:
 
 @dataclass(frozen=True, slots=True)
 class RequestScheduled:
-    """A request was given its first tokens; it runs from here on."""
+    """A request was admitted: it runs from here on, until it ends or is preempted.
+
+    `num_cached_tokens` of its tokens needed no computing: found in the prefix cache, or taken over from
+    the first sample of the same prompt. `resumed` tells that it ran before and was preempted.
+    """
 
     at_s: float
     request_id: str
+    num_cached_tokens: int = 0
+    resumed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPreempted:
+    """A request lost its blocks to `displaced_by` (itself, when it was the newest) and waits.
+
+    `num_computed_tokens` are to be computed again, less what the prefix cache still holds then.
+    """
+
+    at_s: float
+    request_id: str
+    displaced_by: str
+    num_computed_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,30 +63,135 @@ class RequestFinished:
 
 
 @dataclass(frozen=True, slots=True)
-class BlocksAllocated:
+class _BlocksOfRequest:
+    at_s: float
+    request_id: str
+    block_ids: tuple[int, ...]
+
+
+class BlocksAllocated(_BlocksOfRequest):
     """Blocks were given to a request."""
 
-    at_s: float
-    request_id: str
-    block_ids: tuple[int, ...]
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class BlocksFilled:
+class BlocksFilled(_BlocksOfRequest):
     """Every slot of these blocks now holds a computed token."""
 
-    at_s: float
-    request_id: str
-    block_ids: tuple[int, ...]
+    __slots__ = ()
+
+
+class BlocksCached(_BlocksOfRequest):
+    """Full blocks entered the hash index; other requests can find them from now on."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class BlocksFreed:
-    """A request gave up these blocks and nobody else holds them."""
+class BlocksHit:
+    """A request starts with blocks that the prefix cache holds, `num_tokens` tokens in all.
+
+    `block_ids` in order of position; `held_block_ids` are those that other requests hold as well, the
+    rest were idle.
+    """
 
     at_s: float
     request_id: str
     block_ids: tuple[int, ...]
+    num_tokens: int
+    held_block_ids: tuple[int, ...] = ()
+
+
+class MissReason(StrEnum):
+    """Why a prefix lookup found no further block."""
+
+    DIFFERS = "differs"
+    """A cached block follows the same tokens, but other tokens stand in it."""
+    EVICTED = "evicted"
+    """The block was cached, and had to make room."""
+    SALT = "salt"
+    """The same first block is cached under another `cache_salt`."""
+    PARTIAL_BLOCK = "partial_block"
+    """The rest of the prompt fills no block, or is its last token, which is always computed."""
+    COLD = "cold"
+    """Nobody computed these tokens as far as is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixMissed:
+    """Where and why a prefix lookup ended.
+
+    `num_hit_tokens` were found. `differs_at` is the position of the first token that is another one
+    (DIFFERS only), `evicted_at_s` the instant of the eviction (EVICTED only).
+    """
+
+    at_s: float
+    request_id: str
+    num_hit_tokens: int
+    reason: MissReason
+    differs_at: int | None = None
+    evicted_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksShared:
+    """A sample of the same prompt starts with the blocks of `source_request_id`, the last one partial.
+
+    `block_ids` in order of position; they hold `num_tokens` computed tokens.
+    """
+
+    at_s: float
+    request_id: str
+    block_ids: tuple[int, ...]
+    source_request_id: str
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksCopied:
+    """A request got its own copy of a shared, partly filled block, to write to.
+
+    (from, to) block ids; `to` takes the place of `from` in the request's block table.
+    """
+
+    at_s: float
+    request_id: str
+    copies: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksMerged:
+    """Blocks that a request just filled were cached already, from another request.
+
+    (from, to) block ids; `to` takes the place of `from` in the request's block table.
+    """
+
+    at_s: float
+    request_id: str
+    merges: tuple[tuple[int, int], ...]
+
+
+class BlocksEvicted(_BlocksOfRequest):
+    """Idle blocks left the hash index, least recently used first, to be given to `request_id`."""
+
+    __slots__ = ()
+
+
+class BlocksFreed(_BlocksOfRequest):
+    """A request gave up these blocks and nobody else holds them.
+
+    Those that are cached stay findable (idle) until they are evicted.
+    """
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixCacheReset:
+    """The hash index was emptied on request."""
+
+    at_s: float
+    num_blocks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +219,19 @@ class StepFinished:
 Event = (
     RequestArrived
     | RequestScheduled
+    | RequestPreempted
     | RequestFinished
     | BlocksAllocated
     | BlocksFilled
+    | BlocksCached
+    | BlocksHit
+    | PrefixMissed
+    | BlocksShared
+    | BlocksCopied
+    | BlocksMerged
+    | BlocksEvicted
     | BlocksFreed
+    | PrefixCacheReset
     | TokensEmitted
     | StepFinished
 )

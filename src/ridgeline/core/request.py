@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from ridgeline.outputs import FinishReason
+from ridgeline.outputs import FinishReason, StopReason
 from ridgeline.sampling_params import SamplingParams
 
 
@@ -23,8 +23,11 @@ class Request:
     """One generation job. The Scheduler is the only writer of its state.
 
     `max_num_tokens` bounds prompt plus output. `seed`, `choice_index` and the output position key
-    every random draw. The `*_at_s` are instants on one monotonic clock, in seconds: `queued_at_s`
-    entered the waiting queue, `scheduled_at_s` first given tokens.
+    every random draw. Lower `priority` is more urgent. Only requests with one `cache_salt` share cached
+    blocks. `fork_of` names the first sample of the same prompt, whose prompt blocks this one takes over.
+    `queue_key` orders the waiting queue. `num_prompt_logprobs` prompt positions have given their logprobs.
+    The `*_at_s` are instants on one monotonic clock, in seconds: `queued_at_s` entered the waiting
+    queue, `scheduled_at_s` first given tokens.
     """
 
     request_id: str
@@ -35,15 +38,20 @@ class Request:
     max_num_tokens: int
     choice_index: int = 0
     eos_token_ids: frozenset[int] = frozenset()
+    priority: int = 0
+    cache_salt: str | None = None
+    fork_of: str | None = None
+    queue_key: tuple[float, int] = (0.0, 0)
     status: RequestStatus = RequestStatus.WAITING
     num_computed_tokens: int = 0
     output_token_ids: list[int] = field(default_factory=list)
     num_cached_tokens: int = 0
     num_preemptions: int = 0
+    num_prompt_logprobs: int = 0
     queued_at_s: float | None = None
     scheduled_at_s: float | None = None
     finish_reason: FinishReason | None = None
-    stop_reason: int | str | None = None
+    stop_reason: StopReason = None
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -59,6 +67,12 @@ class Request:
     def num_tokens(self) -> int:
         """All known tokens: prompt and output."""
         return len(self.prompt_token_ids) + len(self.output_token_ids)
+
+    @property
+    def needs_all_logits(self) -> bool:
+        """Whether prompt tokens must be computed for their logprobs, cached or not."""
+        wants_them = self.sampling_params.prompt_logprobs is not None
+        return wants_them and self.num_prompt_logprobs < self.num_prompt_tokens - 1
 
     @property
     def is_finished(self) -> bool:

@@ -2,41 +2,44 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
-
 from ridgeline.config.scheduler import SchedulerConfig
-from ridgeline.core.events import EventRecorder, RequestArrived, RequestFinished, RequestScheduled
-from ridgeline.core.kv_cache_manager import KVCacheManager
+from ridgeline.core import events
+from ridgeline.core.kv_cache_manager import KVCacheManager, Occupancy
 from ridgeline.core.request import Request, RequestStatus
 from ridgeline.core.step import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
+from ridgeline.core.step_plan import StepPlan
+from ridgeline.core.waiting_queue import WaitingQueue
 from ridgeline.errors import RequestError
-from ridgeline.outputs import FinishReason
+from ridgeline.outputs import FinishReason, StopReason
+
+_MAX_PASSED = 64
 
 
 class Scheduler:
-    """Continuous batching, first come first served. The only writer of a request's state.
+    """Continuous batching. The only writer of a request's state.
 
-    A step closes the gap between a request's `num_computed_tokens` and `num_tokens`: running
-    requests first, then waiting ones, until `max_num_batched_tokens` or `max_num_seqs` is used up.
-    A long prompt is computed in pieces of what the budget leaves, so running requests get their
-    token in every step.
+    A step closes the gap between a request's `num_computed_tokens` and `num_tokens`. First every running
+    request with one token to compute, then longer gaps and waiting requests share what is left. When the
+    blocks run out, the newest of the least urgent gives its own back and waits; its tokens are kept.
+    `num_preemptions` counts these since the start.
     """
 
     def __init__(
-        self, config: SchedulerConfig, kv_cache_manager: KVCacheManager, recorder: EventRecorder
+        self, config: SchedulerConfig, kv_cache_manager: KVCacheManager, recorder: events.EventRecorder
     ) -> None:
         self.config = config
         self._kv_cache_manager = kv_cache_manager
         self._requests: dict[str, Request] = {}
-        self._waiting: deque[Request] = deque()
-        self._running: list[Request] = []
-        self._next_step_id = 0
+        self._waiting = WaitingQueue()
+        self._running: dict[str, Request] = {}
+        self._forks: dict[str, Request] = {}
+        self._samples: dict[str, list[Request]] = {}
+        self._next_step_id = self._num_arrived = self.num_preemptions = 0
         self._recorder = recorder
 
     @property
     def num_waiting(self) -> int:
-        """Requests that have not been admitted."""
+        """Requests that have not been admitted, or were preempted."""
         return len(self._waiting)
 
     @property
@@ -45,14 +48,9 @@ class Scheduler:
         return len(self._running)
 
     @property
-    def num_blocks(self) -> int:
-        """Blocks of the KV cache."""
-        return self._kv_cache_manager.num_blocks
-
-    @property
-    def num_used_blocks(self) -> int:
-        """Blocks that requests hold."""
-        return self._kv_cache_manager.num_used_blocks
+    def occupancy(self) -> Occupancy:
+        """The KV cache's blocks by state, right now."""
+        return self._kv_cache_manager.occupancy
 
     @property
     def has_unfinished_requests(self) -> bool:
@@ -71,42 +69,35 @@ class Scheduler:
         """
         if request.request_id in self._requests:
             raise RequestError("request_id", request.request_id, "is already in use; choose another")
-        if not self._kv_cache_manager.fits_at_all(request):
-            manager = self._kv_cache_manager
-            raise RequestError(
-                "prompt",
-                f"{request.num_prompt_tokens} tokens",
-                f"needs {manager.max_blocks_of(request)} blocks of {manager.block_size} tokens with its "
-                f"output, the KV cache has {manager.num_blocks}; shorten it or raise kv_cache_bytes",
-            )
+        self._kv_cache_manager.check_fits(request)
+        if request.fork_of in self._requests:
+            self._samples.setdefault(request.fork_of, []).append(request)
         self._requests[request.request_id] = request
-        self._waiting.append(request)
         request.queued_at_s = now
+        # Both age alike while they wait, so who goes first is settled when they arrive.
+        aged = request.priority + now / self.config.priority_aging_s
+        urgency = aged if self.config.scheduling_policy == "priority" else 0.0
+        request.queue_key = (urgency, self._num_arrived)
+        self._num_arrived += 1
+        self._waiting.push(request)
         self._recorder.record(
-            RequestArrived(now, request.request_id, request.arrived_at_s, request.num_prompt_tokens)
+            events.RequestArrived(now, request.request_id, request.arrived_at_s, request.num_prompt_tokens)
         )
 
     def schedule(self, now: float) -> SchedulerOutput:
         """Decide the next step's work and take the blocks it needs."""
-        token_budget = self.config.max_num_batched_tokens
-        scheduled: list[ScheduledRequest] = []
-        for request in self._running:
-            if token_budget == 0:
-                break
-            token_budget -= self._schedule_request(request, token_budget, scheduled, now)
-        while self._waiting and token_budget > 0 and len(self._running) < self.config.max_num_seqs:
-            request = self._waiting[0]
-            if not self._kv_cache_manager.try_admit(request):
-                break
-            self._waiting.popleft()
-            self._running.append(request)
-            request.status = RequestStatus.RUNNING
-            request.scheduled_at_s = now
-            self._recorder.record(RequestScheduled(now, request.request_id))
-            token_budget -= self._schedule_request(request, token_budget, scheduled, now)
-        step_id = self._next_step_id
+        plan = StepPlan(self.config.max_num_batched_tokens)
+        self._plan_single_tokens(plan, now)
+        self._plan_long_gaps(plan, now, self._even_share(plan))
+        self._admit(plan, now)
+        self._plan_long_gaps(plan, now, plan.num_left)
+        block_ids = self._kv_cache_manager.block_ids
+        scheduled = [
+            ScheduledRequest(request, request.num_computed_tokens, num_tokens, block_ids(request.request_id))
+            for request, num_tokens in plan.shares.items()
+        ]
         self._next_step_id += 1
-        return SchedulerOutput(step_id, tuple(scheduled))
+        return SchedulerOutput(self._next_step_id - 1, tuple(scheduled), self._kv_cache_manager.block_copies)
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, runner_output: ModelRunnerOutput, now: float
@@ -115,28 +106,29 @@ class Scheduler:
 
         A request that was finished while the step ran is left alone: its tokens are dropped.
         """
-        advanced: list[Request] = []
+        manager, advanced = self._kv_cache_manager, list[Request]()
+        manager.confirm_copies(now)
         sampled = zip(scheduler_output.scheduled, runner_output.sampled_token_ids, strict=True)
         for item, token_id in sampled:
-            request = item.request
-            if request.is_finished:
+            request, num_new_tokens = item.request, item.num_scheduled_tokens
+            if request.status is not RequestStatus.RUNNING:
                 continue
-            self._kv_cache_manager.note_computed(request, item.num_scheduled_tokens, now)
-            request.num_computed_tokens += item.num_scheduled_tokens
+            manager.note_computed(request, num_new_tokens, now)
+            request.num_computed_tokens += num_new_tokens
+            if request.sampling_params.prompt_logprobs is not None:
+                num_known = min(request.num_computed_tokens, request.num_prompt_tokens - 1)
+                request.num_prompt_logprobs = max(request.num_prompt_logprobs, num_known)
             if token_id is None:
                 continue
+            if not request.output_token_ids and request.request_id in self._samples:
+                self._fork(request, now)
             request.output_token_ids.append(token_id)
             advanced.append(request)
             self._check_stop(request, token_id, now)
         return advanced
 
     def finish_request(
-        self,
-        request_id: str,
-        finish_reason: FinishReason,
-        now: float,
-        *,
-        stop_reason: int | str | None = None,
+        self, request_id: str, finish_reason: FinishReason, now: float, *, stop_reason: StopReason = None
     ) -> Request | None:
         """End a request from outside (abort, stop string); None when it is already over."""
         request = self._requests.get(request_id)
@@ -144,25 +136,164 @@ class Scheduler:
             self._finish(request, finish_reason, stop_reason, now)
         return request
 
+    def reset_prefix_cache(self, now: float) -> None:
+        """Nothing computed so far is found from now on."""
+        self._kv_cache_manager.reset_prefix_cache(now)
+
     def check_integrity(self) -> None:
         """Assert the queues' and the cache's invariants."""
         self._kv_cache_manager.check_integrity()
-        ids = [r.request_id for r in (*self._waiting, *self._running)]
+        waiting = self._waiting.requests()
+        ids = [r.request_id for r in (*waiting, *self._running.values())]
         assert len(ids) == len(set(ids))
         assert set(ids) == set(self._requests)
         assert len(self._running) <= self.config.max_num_seqs
-        assert all(r.status is RequestStatus.WAITING for r in self._waiting)
-        assert all(r.status is RequestStatus.RUNNING for r in self._running)
+        assert {r.status for r in waiting} <= {RequestStatus.WAITING}
+        assert {r.status for r in self._running.values()} <= {RequestStatus.RUNNING}
+        assert all(r.num_computed_tokens == 0 for r in waiting if r.request_id not in self._forks)
 
-    def _schedule_request(
-        self, request: Request, token_budget: int, scheduled: list[ScheduledRequest], now: float
-    ) -> int:
-        num_new_tokens = min(request.num_tokens - request.num_computed_tokens, token_budget)
-        assert num_new_tokens > 0
-        self._kv_cache_manager.allocate_slots(request, num_new_tokens, now)
-        block_ids: Sequence[int] = self._kv_cache_manager.block_ids(request.request_id)
-        scheduled.append(ScheduledRequest(request, request.num_computed_tokens, num_new_tokens, block_ids))
-        return num_new_tokens
+    def _plan_single_tokens(self, plan: StepPlan, now: float) -> None:
+        """One token for each running request that has one to compute: nothing long goes before them.
+
+        If there are more running requests than tokens, each gets one, and those served go to the back.
+        """
+        running = list(self._running.values())
+        is_crowded = len(running) > plan.num_left
+        for request in running:
+            if plan.num_left == 0:
+                break
+            if request.status is not RequestStatus.RUNNING:
+                continue
+            if request.num_tokens - request.num_computed_tokens > 1 and not is_crowded:
+                plan.prefilling.append(request)
+            elif self._find_slots(request, plan, now):
+                plan.give(request, 1)
+        if is_crowded:
+            for request in plan.shares:
+                self._running[request.request_id] = self._running.pop(request.request_id)
+
+    def _even_share(self, plan: StepPlan) -> int:
+        """Tokens for each prompt that may be partly computed, newcomers counted in."""
+        num_sharers = min(len(plan.prefilling) + len(self._waiting), self.config.max_num_partial_prefills)
+        return -(-plan.num_left // max(num_sharers, 1))
+
+    def _plan_long_gaps(self, plan: StepPlan, now: float, share: int) -> None:
+        for request in plan.prefilling:
+            num_tokens = min(self._chunk_of(request, plan), share)
+            if num_tokens > 0:
+                self._give(request, num_tokens, plan, now)
+
+    def _give(self, request: Request, num_tokens: int, plan: StepPlan, now: float) -> None:
+        num_in_step = plan.shares.get(request, 0) + num_tokens
+        has_slots = self._kv_cache_manager.allocate_slots(request, num_in_step, now)
+        assert has_slots, "known tokens were promised their blocks"
+        plan.give(request, num_tokens)
+
+    def _chunk_of(self, request: Request, plan: StepPlan) -> int:
+        """Most tokens the step may still give to a request, which may be none."""
+        num_tokens = min(plan.num_missing(request), plan.num_left)
+        threshold = self.config.long_prefill_token_threshold
+        return min(num_tokens, threshold - plan.shares.get(request, 0)) if threshold else num_tokens
+
+    def _find_slots(self, request: Request, plan: StepPlan, now: float) -> bool:
+        """A slot for one token, taken from others if need be; False when the request itself gave way."""
+        while not self._kv_cache_manager.allocate_slots(request, 1, now):
+            victim = max((*self._running.values(), *self._forks.values()), key=self._rank)
+            self._preempt(victim, request, plan, now)
+            if victim is request:
+                return False
+        return True
+
+    def _rank(self, request: Request) -> tuple[int, int]:
+        """Who gives way: the highest, that is the newest of the least urgent. It never changes."""
+        is_by_priority = self.config.scheduling_policy == "priority"
+        return (request.priority if is_by_priority else 0, request.queue_key[1])
+
+    def _preempt(self, victim: Request, displacing: Request, plan: StepPlan, now: float) -> None:
+        """Take all blocks from a running request, or from a fork that waits; its tokens are kept."""
+        self._recorder.record(
+            events.RequestPreempted(now, victim.request_id, displacing.request_id, victim.num_computed_tokens)
+        )
+        plan.drop(victim)
+        self._kv_cache_manager.free(victim, now)
+        victim.num_computed_tokens = 0
+        victim.num_preemptions += 1
+        self.num_preemptions += 1
+        if self._forks.pop(victim.request_id, None) is None:
+            del self._running[victim.request_id]
+            victim.status = RequestStatus.WAITING
+            self._waiting.push(victim)
+
+    def _admit(self, plan: StepPlan, now: float) -> None:
+        """Let waiting requests in, in order; who only waits for something computed now may be passed."""
+        manager, passed = self._kv_cache_manager, list[Request]()
+        while (
+            self._waiting
+            and plan.num_left > 0
+            and len(self._running) < self.config.max_num_seqs
+            and len(passed) < _MAX_PASSED
+        ):
+            request = self._waiting.pop()
+            prefix = None if self._gains_by_waiting(request, plan) else manager.find_prefix(request)
+            if prefix is None or self._is_one_partial_too_many(request, len(prefix), plan):
+                passed.append(request)
+            elif manager.try_admit(request, prefix, now):
+                self._start(request, len(prefix) * manager.block_size, plan, now)
+            else:
+                self._waiting.push(request)
+                if self._running or not self._forks:
+                    break
+                for fork in list(self._forks.values()):
+                    self._preempt(fork, request, plan, now)
+        for request in passed:
+            self._waiting.push(request)
+
+    def _gains_by_waiting(self, request: Request, plan: StepPlan) -> bool:
+        """Whether another request computes, in this step, what this one would have to compute too."""
+        if request.fork_of is not None and request.num_computed_tokens == 0:
+            first = self._requests.get(request.fork_of)
+            if first is not None and first.num_computed_tokens < request.num_prompt_tokens - 1:
+                return True
+        return any(
+            other in plan.shares and self._kv_cache_manager.shares_next_block(request, other)
+            for other in plan.prefilling
+        )
+
+    def _is_one_partial_too_many(self, request: Request, num_hit_blocks: int, plan: StepPlan) -> bool:
+        num_missing = plan.num_missing(request) - num_hit_blocks * self._kv_cache_manager.block_size
+        if num_missing <= self._chunk_of(request, plan):
+            return False
+        config = self.config
+        partial = [other for other in plan.prefilling if plan.num_missing(other) > 0]
+        num_long = sum(map(self._is_long, partial))
+        return len(partial) >= config.max_num_partial_prefills or (
+            self._is_long(request) and num_long >= config.max_long_partial_prefills
+        )
+
+    def _is_long(self, request: Request) -> bool:
+        threshold = self.config.long_prefill_token_threshold or self.config.max_num_batched_tokens
+        return request.num_tokens > threshold
+
+    def _start(self, request: Request, num_hit_tokens: int, plan: StepPlan, now: float) -> None:
+        """Run an admitted request, give it what is left of the step."""
+        self._forks.pop(request.request_id, None)
+        self._running[request.request_id] = request
+        request.status = RequestStatus.RUNNING
+        request.num_computed_tokens += num_hit_tokens
+        if request.scheduled_at_s is None:
+            request.scheduled_at_s = now
+            request.num_cached_tokens = num_hit_tokens
+        resumed, num_computed_tokens = request.num_preemptions > 0, request.num_computed_tokens
+        self._recorder.record(events.RequestScheduled(now, request.request_id, num_computed_tokens, resumed))
+        self._give(request, self._chunk_of(request, plan), plan, now)
+        plan.prefilling.append(request)
+
+    def _fork(self, first: Request, now: float) -> None:
+        """The prompt of several samples is computed: those that wait hold its blocks from now on."""
+        for request in self._samples[first.request_id]:
+            if request.status is RequestStatus.WAITING and request.request_id not in self._forks:
+                request.num_computed_tokens = self._kv_cache_manager.fork(first, request, now)
+                self._forks[request.request_id] = request
 
     def _check_stop(self, request: Request, token_id: int, now: float) -> None:
         params = request.sampling_params
@@ -177,15 +308,20 @@ class Scheduler:
             self._finish(request, FinishReason.LENGTH, None, now)
 
     def _finish(
-        self, request: Request, finish_reason: FinishReason, stop_reason: int | str | None, now: float
+        self, request: Request, finish_reason: FinishReason, stop_reason: StopReason, now: float
     ) -> None:
-        queue = self._running if request.status is RequestStatus.RUNNING else self._waiting
-        queue.remove(request)
+        if request.status is RequestStatus.RUNNING:
+            del self._running[request.request_id]
+        else:
+            self._waiting.discard(request)
+            self._forks.pop(request.request_id, None)
+        self._samples.pop(request.request_id, None)
         del self._requests[request.request_id]
         request.status = RequestStatus.FINISHED
         request.finish_reason = finish_reason
         request.stop_reason = stop_reason
         self._kv_cache_manager.free(request, now)
+        self._kv_cache_manager.forget(request)
         self._recorder.record(
-            RequestFinished(now, request.request_id, finish_reason, request.num_output_tokens)
+            events.RequestFinished(now, request.request_id, finish_reason, request.num_output_tokens)
         )

@@ -38,12 +38,20 @@ class EngineOutput(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Gauges of this moment."""
+    """Gauges of this moment, and counts since the start. `Occupancy` says what the blocks' states mean."""
 
     num_requests_running: int
     num_requests_waiting: int
+    num_preemptions: int
     num_blocks: int
     num_used_blocks: int
+    num_idle_blocks: int
+    num_free_blocks: int
+    num_slack_slots: int
+    num_queried_tokens: int
+    num_hit_tokens: int
+    num_evicted_blocks: int
+    prefix_hit_rate: float | None
 
 
 class Engine:
@@ -72,12 +80,20 @@ class Engine:
     @property
     def stats(self) -> EngineStats:
         """Requests and blocks right now."""
-        scheduler = self.scheduler
+        scheduler, occupancy = self.scheduler, self.scheduler.occupancy
         return EngineStats(
             num_requests_running=scheduler.num_running,
             num_requests_waiting=scheduler.num_waiting,
-            num_blocks=scheduler.num_blocks,
-            num_used_blocks=scheduler.num_used_blocks,
+            num_preemptions=scheduler.num_preemptions,
+            num_blocks=occupancy.num_blocks,
+            num_used_blocks=occupancy.num_used_blocks,
+            num_idle_blocks=occupancy.num_idle_blocks,
+            num_free_blocks=occupancy.num_free_blocks,
+            num_slack_slots=occupancy.num_slack_slots,
+            num_queried_tokens=occupancy.num_queried_tokens,
+            num_hit_tokens=occupancy.num_hit_tokens,
+            num_evicted_blocks=occupancy.num_evicted_blocks,
+            prefix_hit_rate=occupancy.hit_rate,
         )
 
     def add_request(self, request: Request) -> None:
@@ -93,6 +109,10 @@ class Engine:
     ) -> None:
         """End a request now and free its blocks; nothing happens when it is already over."""
         self.scheduler.finish_request(request_id, finish_reason, self.clock.now(), stop_reason=stop_reason)
+
+    def reset_prefix_cache(self) -> None:
+        """Nothing computed so far is found from now on."""
+        self.scheduler.reset_prefix_cache(self.clock.now())
 
     def step(self) -> list[EngineOutput]:
         """Run one step; returns what it made known, in the order of the batch."""

@@ -18,13 +18,20 @@ _BYTES = bytes | bytearray | memoryview
 Prompt = str | Sequence[int] | Mapping[str, object]
 """Text, token ids, `{"prompt": text}` or `{"prompt_token_ids": ids}`."""
 
+_PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt"}
+
 
 @dataclass(frozen=True, slots=True)
 class ParsedPrompt:
-    """A prompt as the engine takes it; `text` is None when ids were given."""
+    """A prompt as the engine takes it; `text` is None when ids were given.
+
+    Only prompts with one `cache_salt` share cached blocks; lower `priority` is more urgent.
+    """
 
     text: str | None
     token_ids: list[int]
+    cache_salt: str | None = None
+    priority: int = 0
 
 
 class InputProcessor:
@@ -35,7 +42,7 @@ class InputProcessor:
         self._limits = limits
 
     def parse_prompt(self, prompt: object) -> ParsedPrompt:
-        """Take `"text"`, `[ids]`, `{"prompt": text}` or `{"prompt_token_ids": ids}`.
+        """Take `"text"`, `[ids]`, or a dict with `prompt` or `prompt_token_ids` and perhaps `cache_salt`.
 
         Text gets the BOS that the model's file asks for, and no chat template.
 
@@ -45,16 +52,7 @@ class InputProcessor:
         if isinstance(prompt, str):
             return self._checked(ParsedPrompt(prompt, self._tokenizer.encode_prompt(prompt)), "prompt")
         if isinstance(prompt, dict):
-            known = {"prompt", "prompt_token_ids"}
-            if len(prompt) != 1 or not set(prompt) <= known:
-                raise RequestError(
-                    "prompt", sorted(map(str, prompt)), "the keys are prompt or prompt_token_ids"
-                )
-            if "prompt" in prompt:
-                if not isinstance(prompt["prompt"], str):
-                    raise RequestError("prompt", prompt["prompt"], "must be text")
-                return self.parse_prompt(prompt["prompt"])
-            return self.parse_prompt_ids(prompt["prompt_token_ids"])
+            return self._parse_dict(prompt)
         if isinstance(prompt, Sequence) and not isinstance(prompt, _BYTES):
             if prompt and not isinstance(prompt[0], int):
                 raise RequestError("prompt", prompt, "give one prompt: text, token ids, or a dict of one")
@@ -120,9 +118,28 @@ class InputProcessor:
                 max_num_tokens=max_num_tokens,
                 choice_index=choice_index,
                 eos_token_ids=self._tokenizer.eos_token_ids,
+                priority=prompt.priority,
+                cache_salt=prompt.cache_salt,
+                fork_of=f"{request_id}-0" if choice_index > 0 else None,
             )
             for choice_index in range(params.n)
         ]
+
+    def _parse_dict(self, prompt: dict[object, object]) -> ParsedPrompt:
+        keys = set(prompt)
+        if len(keys & {"prompt", "prompt_token_ids"}) != 1 or keys - _PROMPT_KEYS:
+            remedy = "the keys are prompt or prompt_token_ids, and cache_salt if wanted"
+            raise RequestError("prompt", sorted(map(str, prompt)), remedy)
+        cache_salt = prompt.get("cache_salt")
+        if cache_salt is not None and (not isinstance(cache_salt, str) or not cache_salt):
+            raise RequestError("cache_salt", cache_salt, "must be text, not empty")
+        if "prompt_token_ids" in prompt:
+            parsed = self.parse_prompt_ids(prompt["prompt_token_ids"])
+        elif isinstance(prompt["prompt"], str):
+            parsed = self.parse_prompt(prompt["prompt"])
+        else:
+            raise RequestError("prompt", prompt["prompt"], "must be text")
+        return replace(parsed, cache_salt=cache_salt)
 
     def _checked(self, prompt: ParsedPrompt, field: str) -> ParsedPrompt:
         if not prompt.token_ids:
@@ -176,6 +193,23 @@ def as_prompt_list(prompts: object) -> list[object]:
     if all(isinstance(item, int) and not isinstance(item, bool) for item in prompts):
         return [prompts]
     return list(prompts)
+
+
+def with_priorities(prompts: Sequence[ParsedPrompt], priority: object) -> list[ParsedPrompt]:
+    """The prompts with one priority for all, or one each.
+
+    Raises:
+        RequestError: not a whole number, or not a list of one for each prompt.
+    """
+    priorities = list(priority) if isinstance(priority, list | tuple) else [priority] * len(prompts)
+    if len(priorities) != len(prompts):
+        raise RequestError("priority", priority, f"give one, or a list of {len(prompts)}")
+    prioritised = []
+    for prompt, value in zip(prompts, priorities, strict=True):
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise RequestError("priority", value, "must be a whole number; lower is more urgent")
+        prioritised.append(replace(prompt, priority=value))
+    return prioritised
 
 
 def _of_prompt(error: RequestError, index: int, count: int) -> RequestError:

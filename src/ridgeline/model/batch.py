@@ -121,10 +121,12 @@ def _plan_logits(scheduled: Sequence[ScheduledRequest], starts: list[int]) -> tu
         end = first + item.num_scheduled_tokens
         if request.sampling_params.prompt_logprobs is not None:
             # The row of position p predicts p + 1; the last prompt token's row is the one to sample from.
-            count = max(min(end, request.num_prompt_tokens - 1) - first, 0)
-            if count:
+            # What was known before a preemption is not wanted twice.
+            num_known = max(request.num_prompt_logprobs - first, 0)
+            count = min(end, request.num_prompt_tokens - 1) - first - num_known
+            if count > 0:
                 prompt_rows.append((index, len(rows), count))
-                rows += range(starts[index], starts[index] + count)
+                rows += range(starts[index] + num_known, starts[index] + num_known + count)
         if end == request.num_tokens:
             sampling.append(index)
             sample_rows.append(len(rows))

@@ -78,7 +78,7 @@ class ModelRunner:
             item = scheduled[index]
             num_logprobs = item.request.sampling_params.prompt_logprobs
             assert num_logprobs is not None
-            start = item.num_computed_tokens + 1
+            start = max(item.num_computed_tokens, item.request.num_prompt_logprobs) + 1
             known = item.request.prompt_token_ids[start : start + count]
             prompt_logprobs[index] = self._sampler.prompt_logprobs(
                 logits[first : first + count], known, num_logprobs

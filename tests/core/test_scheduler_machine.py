@@ -1,0 +1,414 @@
+"""The core under random use, on a memory that knows what stands in every slot.
+
+The model below computes nothing but keeps, for every slot of every block, which prefix its K and V would
+depend on. A request that would read another's tokens, a slot with two writers, a write to a cached block
+or a copy out of order shows at once, and every request's tokens are compared with those it must get.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from ridgeline.config.scheduler import SchedulerConfig
+from ridgeline.core import events as ev
+from ridgeline.core.block_pool import BlockPool
+from ridgeline.core.kv_cache_manager import KVCacheManager
+from ridgeline.core.prefix_cache import PrefixCache, block_hash
+from ridgeline.core.request import Request, RequestStatus
+from ridgeline.core.scheduler import Scheduler
+from ridgeline.core.step import ModelRunnerOutput, SchedulerOutput
+from ridgeline.errors import RequestError
+from ridgeline.outputs import FinishReason
+from ridgeline.sampling_params import SamplingParams
+
+EOS = 0
+Content = tuple[str | None, int]
+
+
+def next_token(prefix: int, seed: int, choice_index: int) -> int:
+    """What the model says after a prefix: EOS now and then, else one of 1…3."""
+    draw = hash((prefix, seed, choice_index)) % 97
+    return EOS if draw < 4 else 1 + draw % 3
+
+
+def expected_tokens(request: Request) -> list[int]:
+    """The request's output when it runs alone on an endless cache."""
+    prefix = 1
+    for token_id in request.prompt_token_ids:
+        prefix = hash((prefix, token_id))
+    tokens: list[int] = []
+    while len(tokens) < request.sampling_params.max_tokens:
+        tokens.append(next_token(prefix, request.seed, request.choice_index))
+        prefix = hash((prefix, tokens[-1]))
+        if tokens[-1] == EOS:
+            break
+    return tokens
+
+
+@dataclass
+class Model:
+    """The executor's side: slots and what stands in them."""
+
+    block_size: int
+    pool: BlockPool
+    slots: dict[tuple[int, int], Content] = field(default_factory=dict)
+    prefixes: dict[Request, list[int]] = field(default_factory=dict)
+
+    def prefix(self, request: Request, num_tokens: int) -> int:
+        known = self.prefixes.setdefault(request, [1])
+        for token_id in request.token_ids(len(known) - 1, num_tokens):
+            known.append(hash((known[-1], token_id)))
+        return known[num_tokens]
+
+    def execute(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        for source, target in output.block_copies:
+            for offset in range(self.block_size):
+                if (source, offset) in self.slots:
+                    self.slots[target, offset] = self.slots[source, offset]
+        written: set[tuple[int, int]] = set()
+        for item in output.scheduled:
+            for position in range(item.num_computed_tokens, item.end):
+                block_id, offset = item.block_ids[position // self.block_size], position % self.block_size
+                assert (block_id, offset) not in written, "two writers to a slot"
+                assert not self.pool.is_cached(block_id), "a write to a cached block"
+                written.add((block_id, offset))
+                content = (item.request.cache_salt, self.prefix(item.request, position + 1))
+                self.slots[block_id, offset] = content
+        for item in output.scheduled:
+            for position in range(item.end):
+                slot = (item.block_ids[position // self.block_size], position % self.block_size)
+                expected = (item.request.cache_salt, self.prefix(item.request, position + 1))
+                assert self.slots[slot] == expected, f"{item.request.request_id} reads what is not its own"
+        tokens = [
+            next_token(self.prefix(i.request, i.end), i.request.seed, i.request.choice_index)
+            if i.samples
+            else None
+            for i in output.scheduled
+        ]
+        return ModelRunnerOutput(tokens, [None] * len(tokens), [()] * len(tokens))
+
+
+class Tables:
+    """Block tables as the events tell them."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, list[int]] = {}
+        self.full: set[int] = set()
+
+    def follow(self, event: ev.Event) -> None:
+        match event:
+            case ev.BlocksHit() | ev.BlocksShared():
+                assert not self.tables.get(event.request_id)
+                self.tables[event.request_id] = list(event.block_ids)
+            case ev.BlocksAllocated():
+                self.tables.setdefault(event.request_id, []).extend(event.block_ids)
+            case ev.BlocksCopied(_, request_id, pairs) | ev.BlocksMerged(_, request_id, pairs):
+                table = self.tables[request_id]
+                for source, target in pairs:
+                    table[table.index(source)] = target
+            case ev.RequestPreempted() | ev.RequestFinished():
+                self.tables.pop(event.request_id, None)
+
+
+class Simulation:
+    """Scheduler, manager, pool and model, with every step checked."""
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int = 16,
+        block_size: int = 4,
+        caching: bool = True,
+        hash_bits: int = 128,
+        **config: Any,
+    ) -> None:
+        def weak_hash(parent: bytes, token_ids: Any) -> bytes:
+            return bytes([block_hash(parent, token_ids)[0] % 2**hash_bits])
+
+        self.config = SchedulerConfig(**{"max_num_batched_tokens": 16, "max_num_seqs": 4, **config})
+        self.recorder = ev.EventRecorder()
+        self.pool = BlockPool(num_blocks)
+        cache = PrefixCache(block_size, hash_block=block_hash if hash_bits == 128 else weak_hash)
+        self.manager = KVCacheManager(
+            self.pool,
+            block_size,
+            self.recorder,
+            prefix_cache=cache if caching else None,
+            watermark=self.config.watermark,
+        )
+        self.scheduler = Scheduler(self.config, self.manager, self.recorder)
+        self.model = Model(block_size, self.pool)
+        self.tables = Tables()
+        self.requests: dict[str, Request] = {}
+        self.log: list[ev.Event] = []
+        self.now = 0.0
+        self.num_computed = 0
+        self.num_steps = 0
+
+    def add(self, prompt: list[int], max_tokens: int, *, n: int = 1, **fields: Any) -> list[Request]:
+        """Queue the samples of one prompt; RequestError when they can never fit."""
+        name = str(len(self.requests))
+        params = SamplingParams(max_tokens=max_tokens, prompt_logprobs=fields.pop("prompt_logprobs", None))
+        requests = [
+            Request(
+                request_id=f"{name}-{index}",
+                prompt_token_ids=prompt,
+                sampling_params=params if index == 0 else SamplingParams(max_tokens=max_tokens),
+                arrived_at_s=self.now,
+                max_num_tokens=len(prompt) + max_tokens,
+                choice_index=index,
+                eos_token_ids=frozenset({EOS}),
+                fork_of=f"{name}-0" if index else None,
+                **{"seed": len(self.requests), **fields},
+            )
+            for index in range(n)
+        ]
+        for request in requests:
+            self.scheduler.add_request(request, self.now)
+            self.requests[request.request_id] = request
+        return requests
+
+    def schedule(self) -> SchedulerOutput:
+        """The next step's work, checked against the budgets and against what ran before."""
+        self.now += 1.0
+        before = {r: (r.num_computed_tokens, r.num_preemptions) for r in self.requests.values()}
+        single = [
+            r
+            for r in self.requests.values()
+            if r.status is RequestStatus.RUNNING and r.num_tokens - r.num_computed_tokens == 1
+        ]
+        had_work, num_running = self.scheduler.has_unfinished_requests, self.scheduler.num_running
+        output = self.scheduler.schedule(self.now)
+        self.check()
+        rows = {item.request: item for item in output.scheduled}
+        assert len(rows) == len(output.scheduled) <= self.config.max_num_seqs
+        assert output.num_scheduled_tokens <= self.config.max_num_batched_tokens
+        assert bool(rows) == had_work, "a step without progress"
+        threshold = self.config.long_prefill_token_threshold
+        for request, item in rows.items():
+            assert request.status is RequestStatus.RUNNING
+            assert item.num_computed_tokens == request.num_computed_tokens
+            assert 1 <= item.num_scheduled_tokens <= (threshold or item.num_scheduled_tokens)
+            assert item.end <= request.num_tokens
+            if (
+                before[request] != (0, request.num_preemptions)
+                and before[request][1] == request.num_preemptions
+            ):
+                assert item.num_computed_tokens == before[request][0]
+        if num_running <= self.config.max_num_batched_tokens:
+            assert all(r in rows or r.status is RequestStatus.WAITING for r in single), "a decode had to wait"
+        return output
+
+    def step(self) -> SchedulerOutput:
+        """One whole step."""
+        output = self.schedule()
+        if output.scheduled:
+            self.update(output)
+        return output
+
+    def update(self, output: SchedulerOutput) -> None:
+        """Compute and take in a scheduled step."""
+        self.num_computed += output.num_scheduled_tokens
+        self.num_steps += 1
+        self.scheduler.update_from_output(output, self.model.execute(output), self.now)
+        self.check()
+
+    def run(self, max_steps: int = 100_000) -> None:
+        """Step until all requests are over."""
+        for _ in range(max_steps):
+            if not self.scheduler.has_unfinished_requests:
+                return
+            self.step()
+        raise AssertionError("requests go on for ever")
+
+    def abort(self, request: Request) -> None:
+        """End a request from outside."""
+        self.scheduler.finish_request(request.request_id, FinishReason.ABORT, self.now)
+        self.check()
+
+    def check(self) -> None:
+        """Integrity; the events tell the same story as the tables; everybody's tokens are right."""
+        self.scheduler.check_integrity()
+        for event in self.recorder.take():
+            self.log.append(event)
+            self.tables.follow(event)
+            if isinstance(event, ev.RequestPreempted):
+                assert self.rank(event.request_id) >= self.rank(event.displaced_by), (
+                    "displaced by a newer one"
+                )
+            if isinstance(event, ev.RequestFinished):
+                self.check_finished(self.requests[event.request_id])
+        told = {name: table for name, table in self.tables.tables.items() if table}
+        for name, table in told.items():
+            assert list(self.manager.block_ids(name)) == table
+        assert len({b for table in told.values() for b in table}) <= self.pool.num_used_blocks
+        occupancy = self.scheduler.occupancy
+        assert occupancy.num_used_blocks + occupancy.num_idle_blocks + occupancy.num_free_blocks == (
+            self.pool.num_blocks
+        )
+        assert 0 <= occupancy.num_slack_slots <= occupancy.num_used_blocks * self.manager.block_size
+        if not self.scheduler.has_unfinished_requests:
+            assert occupancy.num_used_blocks == occupancy.num_slack_slots == 0
+
+    def rank(self, request_id: str) -> tuple[int, int]:
+        request = self.requests[request_id]
+        arrival = list(self.requests).index(request_id)
+        return (request.priority if self.config.scheduling_policy == "priority" else 0, arrival)
+
+    def check_finished(self, request: Request) -> None:
+        expected = expected_tokens(request)
+        if request.finish_reason is FinishReason.ABORT:
+            expected = expected[: request.num_output_tokens]
+        assert request.output_token_ids == expected
+
+    def events_of(self, *kinds: type) -> list[Any]:
+        return [event for event in self.log if isinstance(event, kinds)]
+
+
+PREFIXES = [[1 + (i * i + k) % 3 for i in range(40)] for k in range(3)]
+settings_of_a_simulation = st.fixed_dictionaries(
+    {
+        "num_blocks": st.integers(3, 24),
+        "block_size": st.sampled_from([1, 2, 4, 8]),
+        "caching": st.sampled_from([True, True, True, False]),
+        "hash_bits": st.sampled_from([128, 128, 2, 0]),
+        "max_num_seqs": st.integers(1, 7),
+        "max_num_batched_tokens": st.integers(1, 24),
+        "long_prefill_token_threshold": st.sampled_from([0, 0, 1, 5]),
+        "max_num_partial_prefills": st.integers(1, 3),
+        "scheduling_policy": st.sampled_from(["fcfs", "priority"]),
+        "priority_aging_s": st.sampled_from([0.5, 10.0, 1e9]),
+        "watermark": st.sampled_from([0.0, 0.01, 0.2]),
+    }
+)
+
+
+SEEN_OFTEN = (
+    ev.BlocksHit,
+    ev.BlocksShared,
+    ev.BlocksCopied,
+    ev.BlocksMerged,
+    ev.BlocksEvicted,
+    ev.PrefixMissed,
+    ev.RequestPreempted,
+)
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Random arrivals, steps, failures and aborts at every point, on caches of a few blocks."""
+
+    num_steps = 0
+    num_events: ClassVar[Counter[type]] = Counter()
+    simulation: Simulation
+
+    @initialize(config=settings_of_a_simulation)
+    def start(self, config: dict[str, Any]) -> None:
+        self.simulation = Simulation(**config)
+
+    @rule(
+        kind=st.integers(0, 2),
+        shared=st.integers(0, 40),
+        own=st.lists(st.integers(1, 3), min_size=1, max_size=8),
+        max_tokens=st.integers(1, 24),
+        n=st.sampled_from([1, 1, 1, 2, 4]),
+        fields=st.fixed_dictionaries(
+            {
+                "priority": st.integers(-1, 2),
+                "cache_salt": st.sampled_from([None, None, "a", "b"]),
+                "prompt_logprobs": st.sampled_from([None, None, None, 0]),
+            }
+        ),
+    )
+    def add(
+        self, kind: int, shared: int, own: list[int], max_tokens: int, n: int, fields: dict[str, Any]
+    ) -> None:
+        prompt = PREFIXES[kind][:shared] + own
+        num_slots = len(prompt) + max_tokens - 1
+        simulation = self.simulation
+        if num_slots > simulation.pool.num_blocks * simulation.manager.block_size:
+            with pytest.raises(RequestError):
+                simulation.add(prompt, max_tokens, n=n, **fields)
+        else:
+            simulation.add(prompt, max_tokens, n=n, **fields)
+
+    @rule(count=st.integers(1, 40))
+    def step(self, count: int) -> None:
+        for _ in range(count):
+            self.simulation.step()
+
+    @precondition(lambda self: self.simulation.scheduler.has_unfinished_requests)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        names = self.simulation.scheduler.request_ids()
+        self.simulation.abort(self.simulation.requests[data.draw(st.sampled_from(names))])
+
+    @precondition(lambda self: self.simulation.scheduler.has_unfinished_requests)
+    @rule(data=st.data())
+    def abort_while_a_step_runs(self, data: st.DataObject) -> None:
+        output = self.simulation.schedule()
+        names = self.simulation.scheduler.request_ids()
+        for name in data.draw(st.sets(st.sampled_from(names), min_size=1)):
+            self.simulation.abort(self.simulation.requests[name])
+        live = [item for item in output.scheduled if not item.request.is_finished]
+        if len(live) == len(output.scheduled):
+            self.simulation.update(output)
+        else:
+            answers = self.simulation.model.execute(output)
+            self.simulation.scheduler.update_from_output(output, answers, self.simulation.now)
+            self.simulation.check()
+
+    @rule(abort=st.booleans())
+    def a_step_fails(self, abort: bool) -> None:
+        """The executor raised: nothing of the step counts, the next one does it again."""
+        output = self.simulation.schedule()
+        if abort and output.scheduled:
+            self.simulation.abort(output.scheduled[-1].request)
+
+    @rule()
+    def reset(self) -> None:
+        self.simulation.scheduler.reset_prefix_cache(self.simulation.now)
+
+    @invariant()
+    def integrity(self) -> None:
+        if hasattr(self, "simulation"):
+            self.simulation.check()
+
+    def teardown(self) -> None:
+        """Whatever is left runs to its end within the work that it is; then nothing is held."""
+        if not hasattr(self, "simulation"):
+            return
+        unfinished = [r for r in self.simulation.requests.values() if not r.is_finished]
+        work = sum(r.max_num_tokens for r in unfinished)
+        self.simulation.run(
+            max_steps=2 * (1 + max((r.num_preemptions for r in unfinished), default=0) + 1) * work + 1
+        )
+        assert all(r.is_finished for r in self.simulation.requests.values())
+        assert self.simulation.scheduler.occupancy.num_used_blocks == 0
+        SchedulerMachine.num_steps += self.simulation.num_steps
+        SchedulerMachine.num_events.update(type(event) for event in self.simulation.log)
+
+
+def test_random_use_keeps_every_invariant_for_twenty_thousand_steps() -> None:
+    SchedulerMachine.num_steps = 0
+    run_state_machine_as_test(
+        SchedulerMachine,
+        settings=settings(
+            max_examples=1000, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )
+    assert all(SchedulerMachine.num_events[kind] >= 50 for kind in SEEN_OFTEN), SchedulerMachine.num_events
+    assert SchedulerMachine.num_steps >= 20_000
