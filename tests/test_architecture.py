@@ -28,6 +28,8 @@ ROOM_CEILINGS = {
     "tokenizer": 1300,
     "sampling": 450,
     "metrics": 900,
+    "perf": 1000,
+    "workload": 450,
     "model": 1300,
     "engine": 900,
     "bench": 1100,

@@ -11,7 +11,7 @@ from ridgeline.config.machine import available_memory_bytes, cpu_limits
 from ridgeline.config.model import ModelConfig
 from ridgeline.core.block_pool import BlockPool
 from ridgeline.core.events import EventRecorder
-from ridgeline.core.kv_cache_manager import KVCacheManager, num_blocks_for
+from ridgeline.core.kv_cache_manager import KVCacheManager
 from ridgeline.core.prefix_cache import PrefixCache
 from ridgeline.core.scheduler import Scheduler
 from ridgeline.engine.clock import Clock
@@ -25,17 +25,18 @@ from ridgeline.hub.catalogue import CATALOGUE
 from ridgeline.hub.store import resolve_model
 from ridgeline.metrics.event_log import EventLog
 from ridgeline.model.forward import Forward
-from ridgeline.model.kv_cache import kv_block_bytes
+from ridgeline.model.kv_cache import kv_shape
 from ridgeline.model.native_forward import NativeForward
 from ridgeline.model.reference_forward import ReferenceForward
 from ridgeline.model.runner import ModelRunner
 from ridgeline.model.sampler import NativeSampler, ReferenceSampler, Sampler
 from ridgeline.model.weights import ModelWeights, load_weights
+from ridgeline.perf.kv_memory import KVShape
+from ridgeline.perf.kv_sizing import KVCacheSettings, KVCacheSize, size_kv_cache
 from ridgeline.tokenizer.gguf_tokenizer import Tokenizer, build_tokenizer
 
 _logger = logging.getLogger("ridgeline")
 _KV_ITEMSIZE = {"native": 2, "reference": 4}
-_KV_SHARE_OF_MEMORY = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class EngineParts:
     model: ModelConfig
     weights_bytes: int
     weights_format: str
-    kv_block_bytes: int
+    kv_shape: KVShape
     num_threads: int
     limits: EngineLimits
     tokenizer: Tokenizer
@@ -56,6 +57,11 @@ class EngineParts:
     request_streams: RequestStreams
     engine: Engine
     event_log: EventLog
+
+    @property
+    def kv_block_bytes(self) -> int:
+        """K and V of one block, all layers."""
+        return self.kv_shape.block_bytes(self.limits.block_size)
 
 
 def build_engine(config: EngineConfig, *, home: Path, clock: Clock) -> EngineParts:
@@ -75,10 +81,8 @@ def build_engine(config: EngineConfig, *, home: Path, clock: Clock) -> EnginePar
             f"{tokenizer.vocab_size} tokens, but {weights.config.vocab_size} rows of embedding",
             "download or convert it again",
         )
-    block_bytes = kv_block_bytes(
-        weights.config, block_size=config.block_size, itemsize=_KV_ITEMSIZE[config.executor]
-    )
-    limits = _limits(config, weights.config, block_bytes)
+    shape = kv_shape(weights.config, itemsize=_KV_ITEMSIZE[config.executor])
+    limits = _limits(config, weights.config, shape)
     num_threads = config.num_threads or cpu_limits().num_threads
     forward = _forward(config, weights, limits, num_threads, clock)
     recorder = EventRecorder()
@@ -105,7 +109,7 @@ def build_engine(config: EngineConfig, *, home: Path, clock: Clock) -> EnginePar
         model=weights.config,
         weights_bytes=weights.stored_bytes,
         weights_format=weights.main_format,
-        kv_block_bytes=block_bytes,
+        kv_shape=shape,
         num_threads=num_threads,
         limits=limits,
         tokenizer=tokenizer,
@@ -131,34 +135,34 @@ def _sampler(config: EngineConfig, limits: EngineLimits, num_threads: int, clock
     return NativeSampler(limits.vocab_size, num_threads=num_threads)
 
 
-def _limits(config: EngineConfig, model: ModelConfig, block_bytes: int) -> EngineLimits:
+def _limits(config: EngineConfig, model: ModelConfig, shape: KVShape) -> EngineLimits:
     """Blocks and context length that agree with each other and with the memory there is."""
-    max_model_len = config.max_model_len or model.context_len
-    if max_model_len > model.context_len:
-        raise ConfigError(
-            "max_model_len", max_model_len, f"the model was made for {model.context_len}; give at most that"
-        )
-    available_bytes = available_memory_bytes()
-    kv_cache_bytes = config.kv_cache_bytes
-    if kv_cache_bytes is None:
-        wanted_blocks = config.scheduler.max_num_seqs * num_blocks_for(max_model_len, config.block_size)
-        kv_cache_bytes = min(int(available_bytes * _KV_SHARE_OF_MEMORY), wanted_blocks * block_bytes)
-    elif kv_cache_bytes > available_bytes:
-        raise ConfigError("kv_cache_bytes", kv_cache_bytes, f"only {available_bytes} bytes are available")
-    num_blocks = kv_cache_bytes // block_bytes
-    if num_blocks < 1:
-        remedy = f"a block of {config.block_size} tokens takes {block_bytes} bytes; give at least that"
-        raise ConfigError("kv_cache_bytes", kv_cache_bytes, remedy)
-    capacity = num_blocks * config.block_size
-    if capacity < max_model_len:
-        _logger.warning(
-            "max_model_len is %d instead of %d: the KV cache of %d bytes holds %d blocks of %d tokens",
-            *(capacity, max_model_len, kv_cache_bytes, num_blocks, config.block_size),
-        )
-        max_model_len = capacity
+    settings = _kv_cache_settings(config, model.name, model.context_len)
+    cache = size_kv_cache(shape, settings, available_bytes=available_memory_bytes())
+    _warn_if_shorter(settings.max_model_len, cache)
     return EngineLimits(
         vocab_size=model.vocab_size,
-        max_model_len=max_model_len,
-        block_size=config.block_size,
-        num_blocks=num_blocks,
+        max_model_len=cache.max_model_len,
+        block_size=cache.block_size,
+        num_blocks=cache.num_blocks,
     )
+
+
+def _kv_cache_settings(config: EngineConfig, model_name: str, context_len: int) -> KVCacheSettings:
+    max_model_len = config.max_model_len or context_len
+    if max_model_len > context_len:
+        raise ConfigError("max_model_len", max_model_len, f"{model_name} was made for {context_len}; give at most that")
+    return KVCacheSettings(
+        block_size=config.block_size,
+        max_num_seqs=config.scheduler.max_num_seqs,
+        max_model_len=max_model_len,
+        kv_cache_bytes=config.kv_cache_bytes,
+    )
+
+
+def _warn_if_shorter(max_model_len: int, cache: KVCacheSize) -> None:
+    if cache.max_model_len < max_model_len:
+        _logger.warning(
+            "max_model_len is %d instead of %d: the KV cache of %d bytes holds %d blocks of %d tokens",
+            *(cache.max_model_len, max_model_len, cache.kv_cache_bytes, cache.num_blocks, cache.block_size),
+        )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
+_NO_LIMIT_BYTES = 1 << 62  # cgroup v1 writes "unlimited" as a number near 2^63
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,23 @@ class CpuLimits:
         return max(1, min(limits))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLimits:
+    """Memory in bytes: of the machine, free on it, and of the tightest cgroup (None: no limit)."""
+
+    machine_bytes: int
+    free_bytes: int
+    cgroup_limit_bytes: int | None
+    cgroup_free_bytes: int | None
+
+    @property
+    def available_bytes(self) -> int:
+        """What this process may still take."""
+        if self.cgroup_free_bytes is None:
+            return self.free_bytes
+        return min(self.free_bytes, self.cgroup_free_bytes)
+
+
 def cpu_limits() -> CpuLimits:
     """Read the limits of the CPUs as they are now."""
     allowed = os.sched_getaffinity(0)
@@ -33,16 +51,60 @@ def cpu_limits() -> CpuLimits:
 
 
 def available_memory_bytes() -> int:
-    """Memory this process may still take: the machine's, or what its cgroup leaves."""
-    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    """Memory this process may still take: the machine's, or what its cgroups leave."""
+    return memory_limits().available_bytes
+
+
+def memory_limits() -> MemoryLimits:
+    """Read the limits of the memory as they are now."""
+    page_bytes = os.sysconf("SC_PAGE_SIZE")
+    machine_bytes = page_bytes * os.sysconf("SC_PHYS_PAGES")
+    free_bytes = page_bytes * os.sysconf("SC_AVPHYS_PAGES")
     for line in (_read(Path("/proc/meminfo")) or "").splitlines():
         if line.startswith("MemAvailable:"):
-            available = int(line.split()[1]) * 1024
-    limit = _read(_CGROUP / "memory.max") or _read(_CGROUP / "memory/memory.limit_in_bytes")
-    used = _read(_CGROUP / "memory.current") or _read(_CGROUP / "memory/memory.usage_in_bytes")
-    if limit and limit.isdigit() and used and used.isdigit():
-        available = min(available, max(int(limit) - int(used), 0))
-    return available
+            free_bytes = int(line.split()[1]) * 1024
+    folders = cgroup_folders(_CGROUP, _read(Path("/proc/self/cgroup")) or "")
+    limits = [limit for folder in folders if (limit := _cgroup_memory(folder)) is not None]
+    return MemoryLimits(
+        machine_bytes=machine_bytes,
+        free_bytes=free_bytes,
+        cgroup_limit_bytes=min((limit for limit, _ in limits), default=None),
+        cgroup_free_bytes=min((free for _, free in limits), default=None),
+    )
+
+
+def cgroup_folders(root: Path, own_cgroups: str) -> list[Path]:
+    """The folders whose memory limits bind a process: its own cgroup and all above it.
+
+    `own_cgroups` is the text of /proc/self/cgroup. A container that sees only its own cgroup has it at
+    `root`.
+    """
+    folders = [root, root / "memory"]
+    for line in own_cgroups.splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers not in ("", "memory"):
+            continue
+        top = root / controllers if controllers else root
+        parts = [part for part in path.split("/") if part and part != ".."]
+        folders += [top.joinpath(*parts[: count + 1]) for count in range(len(parts))]
+    return folders
+
+
+def _cgroup_memory(folder: Path) -> tuple[int, int] | None:
+    """(limit, what is left of it) in bytes; None where this cgroup sets none.
+
+    Cached file pages count as left: the kernel drops them before it refuses memory.
+    """
+    limit = _read(folder / "memory.max") or _read(folder / "memory.limit_in_bytes")
+    used = _read(folder / "memory.current") or _read(folder / "memory.usage_in_bytes")
+    if not (limit and limit.isdigit() and used and used.isdigit()) or int(limit) >= _NO_LIMIT_BYTES:
+        return None
+    cached_bytes = 0
+    for line in (_read(folder / "memory.stat") or "").splitlines():
+        if line.startswith(("inactive_file ", "total_inactive_file ")):
+            cached_bytes = int(line.split()[1])
+    return int(limit), max(int(limit) - max(int(used) - cached_bytes, 0), 0)
 
 
 def _num_physical_cores(allowed: set[int]) -> int:

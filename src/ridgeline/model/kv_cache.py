@@ -10,13 +10,19 @@ from numpy.typing import NDArray
 
 from ridgeline.config.model import ModelConfig
 from ridgeline.errors import ConfigError
+from ridgeline.perf.kv_memory import KVShape
 
 DType = TypeVar("DType", bound=np.generic)
 
 
-def kv_block_bytes(config: ModelConfig, *, block_size: int, itemsize: int) -> int:
-    """Bytes of one block: 2 (K, V) · layers · KV heads · head_dim · block_size · itemsize."""
-    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * block_size * itemsize
+def kv_shape(config: ModelConfig, *, itemsize: int) -> KVShape:
+    """The model's K and V as the memory formula takes them; `itemsize` in bytes."""
+    return KVShape(
+        num_layers=config.num_layers,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        itemsize=itemsize,
+    )
 
 
 def new_native_kv_cache(config: ModelConfig, *, num_blocks: int, block_size: int) -> NDArray[np.float16]:

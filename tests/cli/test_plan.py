@@ -1,0 +1,150 @@
+"""`ridgeline plan`: the contract's keys, dimensions in JSON, big files by their header, and its refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from ridgeline.cli.main import run
+from ridgeline.formats.gguf import open_gguf
+from ridgeline.formats.quants import QUANT_TYPES
+
+KEYS = [
+    "weights_bytes", "kv_bytes_per_token", "kv_formula", "block_bytes", "num_blocks", "kv_cache_bytes",
+    "max_cached_tokens", "max_concurrency", "decode_tok_s_limit", "prefill_tok_s_limit", "ridge_batch",
+]  # fmt: skip
+
+
+@pytest.fixture
+def plan(capsys: pytest.CaptureFixture[str]):
+    """Run `ridgeline plan`; its JSON."""
+
+    def make(*arguments: object) -> dict[str, object]:
+        assert run(["plan", *map(str, arguments), "--json", "-"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return make
+
+
+@pytest.fixture
+def dims(tmp_path: Path):
+    """Write a file of dimensions."""
+
+    def write(values: object) -> Path:
+        path = tmp_path / "dims.json"
+        path.write_text(values if isinstance(values, str) else json.dumps(values))
+        return path
+
+    return write
+
+
+def test_a_file_is_planned_from_its_header(plan, tiny_model: Path) -> None:
+    made = plan("--model", tiny_model, "--context", 1, 64, "--kv-cache-bytes", 10**6)
+    assert list(made)[: len(KEYS)] == KEYS
+    with open_gguf(tiny_model) as file:
+        assert made["weights_bytes"] == sum(t.size_bytes for t in file.tensors.values())
+    assert made["kv_cache_bytes"] == made["num_blocks"] * made["block_bytes"] <= 10**6
+    assert made["max_concurrency"] == {"1": made["num_blocks"], "64": made["num_blocks"] // 2}
+
+
+def test_dimensions_alone_are_planned(plan, dims) -> None:
+    windowed = {"layers": 36, "heads": 64, "kv_heads": 8, "head_dim": 64, "window": 128, "window_layers": 18}
+    made = plan("--model", dims(windowed), "--context", 4096, "--memory-bytes", 10**11)
+    assert made["weights_bytes"] is None
+    (request,) = made["details"]["requests"]
+    assert request["token_bytes"] == request["allocated_bytes"] == 155_713_536
+    grouped = plan("--model", dims({"layers": 32, "heads": 32, "kv_heads": 8, "head_dim": 128}))
+    assert grouped["kv_bytes_per_token"] == 131_072
+
+
+def test_the_text_shows_formula_memory_and_what_runs_out(capsys, tiny_model: Path, dims) -> None:
+    assert run(["plan", "--model", str(tiny_model), "--memory-bytes", "2000000"]) == 0
+    text = capsys.readouterr().out
+    assert "2 (K, V) × " in text
+    assert "as --memory-bytes says" in text
+    assert "the KV cache" in text
+    assert "ceilings" in text
+    path = dims({"layers": 32, "heads": 32, "head_dim": 128})
+    assert run(["plan", "--model", str(path), "--kv-cache-bytes", str(10**8)]) == 0
+    text = capsys.readouterr().out
+    assert "unknown without hidden, ffn, vocab" in text
+    assert "max_model_len 160 instead of 8,192" in text
+
+
+def test_a_model_much_larger_than_the_memory_is_planned_without_reading_its_weights(
+    plan, tmp_path: Path
+) -> None:
+    path = tmp_path / "large.gguf"
+    hidden, layers = 8192, 2
+    writer = gguf.GGUFWriter(path, "llama")
+    for key, value in {
+        "block_count": layers, "context_length": 4096, "embedding_length": hidden,
+        "feed_forward_length": 28672, "attention.head_count": 64, "attention.head_count_kv": 8,
+    }.items():  # fmt: skip
+        writer.add_uint32(f"llama.{key}", value)
+    writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+    writer.add_tensor_info(
+        "token_embd.weight",
+        (1 << 22, hidden),
+        np.float16,
+        (1 << 22) * hidden * 2,
+        gguf.GGMLQuantizationType.F16,
+    )
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+    weights_bytes = QUANT_TYPES["F16"].size_bytes((1 << 22) * hidden)
+    os.truncate(path, path.stat().st_size + weights_bytes + 4096)  # a hole: no byte of it is on the disk
+    made = plan("--model", path, "--memory-bytes", 10**10)
+    assert made["weights_bytes"] == weights_bytes == 68_719_476_736
+    assert made["kv_bytes_per_token"] == 2 * layers * 8 * 128 * 2
+    assert {r["runs_out_first"] for r in made["details"]["requests"]} == {"weights"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--context", "0"], "context=0"),
+        (["--context", "999999"], "context=999999"),
+        (["--max-model-len", "999999"], "max_model_len=999999"),
+        (["--block-size", "0"], "block_size=0"),
+        (["--max-num-seqs", "-1"], "max_num_seqs=-1"),
+        (["--memory-bytes", "0"], "memory_bytes=0"),
+        (["--memory-bytes", "1000"], "kv_cache_bytes=250"),
+        (["--kv-cache-bytes", "1000000000000000"], "are available"),
+        (["--kv-cache-bytes", "10"], "a block of 32 tokens takes"),
+    ],
+)
+def test_wrong_options_are_refused_by_name(
+    capsys, tiny_model: Path, arguments: list[str], named: str
+) -> None:
+    assert run(["plan", "--model", str(tiny_model), *arguments]) == 2
+    assert named in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("[1]", "must be a JSON object"),
+        ('{"layer": 3}', "'layer'"),
+        ('{"layers": 0, "heads": 1, "head_dim": 8}', "layers=0"),
+        ('{"layers": 1e3, "heads": 1, "head_dim": 8}', "layers=1000.0"),
+        ('{"layers": 1, "heads": 1}', "head_dim=None"),
+    ],
+)
+def test_wrong_dimensions_are_refused_by_name(capsys, dims, text: str, named: str) -> None:
+    assert run(["plan", "--model", str(dims(text))]) == 2
+    assert named in capsys.readouterr().err
+
+
+def test_a_missing_file_of_dimensions_is_refused(capsys, tmp_path: Path) -> None:
+    assert run(["plan", "--model", str(tmp_path / "none.json")]) == 2
+    assert "can't be read" in capsys.readouterr().err
