@@ -42,7 +42,7 @@ LEAF_CEILINGS = {
     "sampling_params.py": 200,
     "outputs.py": 150,
     "build.py": 200,
-    "llm.py": 280,
+    "llm.py": 290,
 }
 NATIVE_FILE_CEILINGS = {"isa": 600}
 DRAWERS = {"utils", "helpers", "common", "misc", "base"}

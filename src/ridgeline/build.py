@@ -151,7 +151,9 @@ def _limits(config: EngineConfig, model: ModelConfig, shape: KVShape) -> EngineL
 def _kv_cache_settings(config: EngineConfig, model_name: str, context_len: int) -> KVCacheSettings:
     max_model_len = config.max_model_len or context_len
     if max_model_len > context_len:
-        raise ConfigError("max_model_len", max_model_len, f"{model_name} was made for {context_len}; give at most that")
+        raise ConfigError(
+            "max_model_len", max_model_len, f"{model_name} was made for {context_len}; give at most that"
+        )
     return KVCacheSettings(
         block_size=config.block_size,
         max_num_seqs=config.scheduler.max_num_seqs,

@@ -26,6 +26,20 @@ class LLM:
     """A loaded model. Close it, use it as a context manager, or drop it to give the memory back.
 
     Not thread-safe: use it from one thread at a time.
+
+    Args:
+        model: catalogue name, `hf:org/repo[:file]` as pulled, or path of a .gguf file.
+        executor: `native`, or `reference`: NumPy in float32, exact and some ten times slower.
+        num_threads: CPU threads; None takes the physical cores this process may use.
+        block_size: tokens per KV block: 16, 32 or 64.
+        max_model_len: most tokens of prompt and output together; None takes the model's own.
+        kv_cache_bytes: K and V of all layers; None takes at most a quarter of the available memory.
+        max_num_seqs: most requests running at once.
+        max_num_batched_tokens: most tokens computed in one step.
+        enable_prefix_caching: whether requests may share blocks.
+        long_prefill_token_threshold, max_num_partial_prefills, max_long_partial_prefills,
+            scheduling_policy, priority_aging_s, watermark: see `SchedulerConfig`.
+        chat_template: text of a Jinja2 template to use instead of the model's.
     """
 
     def __init__(  # noqa: PLR0913 - the public door takes every setting by name
@@ -48,21 +62,7 @@ class LLM:
         watermark: float = 0.01,
         chat_template: str | None = None,
     ) -> None:
-        """Load a model.
-
-        Args:
-            model: catalogue name, `hf:org/repo[:file]` as pulled, or path of a .gguf file.
-            executor: `native`, or `reference`: NumPy in float32, exact and some ten times slower.
-            num_threads: CPU threads; None takes the physical cores this process may use.
-            block_size: tokens per KV block: 16, 32 or 64.
-            max_model_len: most tokens of prompt and output together; None takes the model's own.
-            kv_cache_bytes: K and V of all layers; None takes at most a quarter of the available memory.
-            max_num_seqs: most requests running at once.
-            max_num_batched_tokens: most tokens computed in one step.
-            enable_prefix_caching: whether requests may share blocks.
-            long_prefill_token_threshold, max_num_partial_prefills, max_long_partial_prefills,
-                scheduling_policy, priority_aging_s, watermark: see `SchedulerConfig`.
-            chat_template: text of a Jinja2 template to use instead of the model's.
+        """Load a model; the settings are those of the class's docstring.
 
         Raises:
             ModelNotFoundError, ModelFileError: no such model, or its file can't be used.

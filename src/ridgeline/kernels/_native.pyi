@@ -78,6 +78,7 @@ class NativeModel:
         block_size: int,
         num_threads: int,
         isa: str | None,
+        releases_file: bool,
     ) -> None: ...
     @property
     def isa(self) -> str: ...
@@ -113,11 +114,17 @@ class NativeModel:
 
 def available_isas() -> list[str]: ...
 def quant_types() -> list[tuple[int, str, int, int]]: ...
-def quantize_activations(
+def quantize8(
     x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
     q: Annotated[NDArray[numpy.int8], dict(shape=(None, None), order="C", device="cpu")],
     scales: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu")],
     scaled_sums: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu")],
+    isa: str | None,
+) -> None: ...
+def quantize16(
+    x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+    q: Annotated[NDArray[numpy.int16], dict(shape=(None, None), order="C", device="cpu")],
+    scales: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu")],
     isa: str | None,
 ) -> None: ...
 def matmul(
@@ -132,7 +139,6 @@ def dequantize_rows(
     data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
     type_id: int,
     out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu")],
-    isa: str | None,
 ) -> None: ...
 def rms_norm(
     x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
