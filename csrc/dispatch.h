@@ -1,85 +1,94 @@
 // The table of kernels of one instruction set, and the choice among those this machine can run.
 //
 // Every instruction set performs the same float operations in the same order, so all tables give the same
-// bits: quantised dot products are exact integers per block of 32, one fused multiply-add per term, blocks in
-// order, one accumulator per (row, token); other sums run in 8 interleaved lanes that are added as
-// ((0+4)+(2+6))+((1+5)+(3+7)), a tail being filled up with zeros.
+// bits. Matmul: one accumulator per (row, token); of a quantised weight an exact integer sum per block of 32
+// columns, rounded to float, then acc = fma(sum, scale * x_scale, acc) and, if the format has a minimum,
+// acc = fma(minimum, x_scaled_sum, acc), blocks in order; of a float weight acc = fma(w, x, acc), columns in
+// order. Other sums run in 8 interleaved lanes that are added as ((0+4)+(2+6))+((1+5)+(3+7)), a tail being
+// filled up with zeros.
 #pragma once
 
 #include <cstdint>
 
-#include "quant_blocks.h"
+#include "panels.h"
 
 namespace ridgeline {
 
-constexpr int64_t kTokenTile = 4;        // tokens that share one unpacked weight block
-constexpr int64_t kActivationBlock = 32; // activations that share one scale
-constexpr int64_t kPositionTile = 16;    // context positions of one attention step
+constexpr int64_t kPositionTile = 32; // context positions of one attention step
+constexpr int64_t kHalfTile = 16;     // of them lie side by side in a KV block
 
-// A stored matrix: `rows` rows of `row_bytes` bytes, one after another, unaligned.
-struct WeightMatrix {
-    QuantType type;
-    int64_t rows;
-    int64_t cols;
-    int64_t row_bytes;
-    const uint8_t* data;
-};
+// The forms in which weights want their input: as int8, as int16 or in float.
+enum InputForm : int { kInt8Input = 1, kInt16Input = 2, kFloatInput = 4 };
 
-// Input rows of a matmul, in float and quantised to int8 (the latter only if cols is a multiple of 32).
+// 8-bit weights meet int16 activations: the multiply-add of 16-bit pairs costs the same, and keeps more.
+constexpr InputForm input_form(QuantType type) {
+    return is_float_type(type) ? kFloatInput : type == QuantType::Q8_0 ? kInt16Input : kInt8Input;
+}
+
+// Input rows of a matmul in the forms that `forms` names; the other pointers are null.
 //
-//   x, q               [tokens][cols]; q in [-127, 127]
-//   scale, scaled_sum  [tokens / 4][cols / 32][4]: x ~ scale * q, scaled_sum = scale * sum(q)
-//
-// Storage covers whole tiles of 4 tokens; what the padding holds does not matter.
+//   x           [tokens][cols] float
+//   q8          [tokens][cols] in [-127, 127]; scale8, sum8 [tokens][cols / 32]: x ~ scale8 * q8,
+//               sum8 = scale8 * (sum of q8)
+//   q16         [tokens][cols] in [-32767, 32767], every 4 columns in the order 0, 2, 1, 3; scale16 likewise
 struct Activations {
+    int forms;
     int64_t num_tokens;
     int64_t cols;
     float* x;
-    int8_t* q;
-    float* scale;
-    float* scaled_sum;
+    int8_t* q8;
+    float* scale8;
+    float* sum8;
+    int16_t* q16;
+    float* scale16;
 };
 
-// Rows [row_begin, row_end) of weight * every token: out[token * out_stride + row].
+// Panels [panel_begin, panel_end) of a weight times tokens [token_begin, token_end):
+// out[(token - token_begin) * out_stride + row - 16 * panel_begin], rows past the weight's last not written.
 struct MatmulSlice {
-    const WeightMatrix* weight;
-    int64_t row_begin;
-    int64_t row_end;
+    const PackedMatrix* weight;
+    int64_t panel_begin;
+    int64_t panel_end;
+    int64_t token_begin;
+    int64_t token_end;
     float* out;
     int64_t out_stride;
 };
 
-// Running softmax of the query heads that share a KV head: out [heads][head_dim], max and sum [heads].
+// Running softmax of num_rows queries over the same context: out [rows][head_dim], max and sum [rows].
 struct SoftmaxState {
-    int64_t num_heads;
+    int64_t num_rows;
     int64_t head_dim;
     float* out;
     float* max;
     float* sum;
 };
 
-// The first num_positions (1..16) positions of a tile: K [head_dim][k_stride], V [positions][head_dim], fp16.
-// Memory of the other positions is readable but may hold anything, NaN included.
+// The first num_positions (1..32) of 32 positions, in two halves of 16: K [head_dim][k_stride],
+// V [positions][head_dim], fp16. Memory of the other positions is readable but may hold anything, NaN
+// included. next_k and next_v are what is read after this tile, for prefetching.
 struct KVTile {
-    const uint16_t* k;
-    const uint16_t* v;
+    const uint16_t* k[2];
+    const uint16_t* v[2];
     int64_t k_stride;
     int64_t num_positions;
+    const uint16_t* next_k;
+    const uint16_t* next_v;
 };
 
 struct KernelTable {
     const char* isa;
     void (*matmul[kNumQuantTypes])(const MatmulSlice& slice, const Activations& activations);
-    void (*dequantize[kNumQuantTypes])(const uint8_t* row, int64_t cols, float* out);
-    // One token; scale and scaled_sum point at its lane and advance by kTokenTile per block.
-    void (*quantize)(const float* x, int64_t cols, int8_t* q, float* scale, float* scaled_sum);
+    // cols is a multiple of 32; scale and scaled_sum one per 32.
+    void (*quantize8)(const float* x, int64_t cols, int8_t* q, float* scale, float* scaled_sum);
+    void (*quantize16)(const float* x, int64_t cols, int16_t* q, float* scale);
     // out = x / sqrt(mean(x^2) + eps) * weight; out may be x.
     void (*rms_norm)(const float* x, const float* weight, int64_t cols, float eps, float* out);
     // out = gate / (1 + exp(-gate)) * up.
     void (*swiglu)(const float* gate, const float* up, int64_t cols, float* out);
     // Round to nearest even.
     void (*to_half)(const float* x, int64_t count, uint16_t* out);
-    // Adds one tile to the state; query [heads][head_dim] is scaled already; head_dim is a multiple of 8.
+    // Adds one tile to the state; query [rows][head_dim] is scaled already; head_dim is a multiple of 8.
     void (*attend)(const KVTile& tile, const float* query, const SoftmaxState& state);
     // Adds the state of later positions to that of earlier ones.
     void (*merge)(const SoftmaxState& into, const SoftmaxState& from);
@@ -87,6 +96,7 @@ struct KernelTable {
 
 const KernelTable& scalar_kernels();
 const KernelTable& avx2_kernels();
+const KernelTable& avx512_kernels();
 
 // Tables this machine can run, slowest first; writes at most `capacity` and returns how many there are.
 int available_kernels(const KernelTable** tables, int capacity);

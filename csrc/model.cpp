@@ -1,5 +1,7 @@
 #include "model.h"
 
+#include "growing_buffer.h"
+
 namespace ridgeline {
 
 namespace {
@@ -15,25 +17,30 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 // Looks tensors up and remembers the first thing that is wrong.
 class TensorFinder {
   public:
-    explicit TensorFinder(const StoredTensors& tensors) : tensors_(tensors) {}
+    TensorFinder(const StoredTensors& tensors, std::vector<MatrixSource>& sources)
+        : tensors_(tensors), sources_(sources) {}
 
     const std::string& error() const { return error_; }
 
-    WeightMatrix matrix(const std::string& name, int64_t rows, int64_t cols) {
+    // Plans `matrix` and notes where it comes from.
+    void matrix(const std::string& name, int64_t rows, int64_t cols, PackedMatrix& matrix) {
         const StoredTensor* const tensor = find(name, {rows, cols});
-        if (tensor == nullptr) {
-            return {};
+        if (tensor != nullptr) {
+            matrix = plan_panels(static_cast<QuantType>(find_quant_type(tensor->type_id)), rows, cols);
+            sources_.push_back({&matrix, tensor->data});
         }
-        const auto type = static_cast<QuantType>(find_quant_type(tensor->type_id));
-        return {type, rows, cols, row_size_bytes(type, cols), tensor->data};
     }
 
     std::vector<float> vector(const std::string& name, int64_t size) {
         std::vector<float> values;
         const StoredTensor* const tensor = find(name, {size});
         if (tensor != nullptr) {
+            PackedMatrix row = plan_panels(static_cast<QuantType>(find_quant_type(tensor->type_id)), 1, size);
+            GrowingBuffer<uint8_t> panel;
+            row.data = panel.reserve(row.panel_bytes);
+            pack_panel(row, tensor->data, 0, panel.data());
             values.resize(static_cast<size_t>(size));
-            scalar_kernels().dequantize[find_quant_type(tensor->type_id)](tensor->data, size, values.data());
+            unpack_row(row, 0, values.data());
         }
         return values;
     }
@@ -74,23 +81,24 @@ class TensorFinder {
             return "holds " + std::to_string(tensor.num_bytes) + " bytes, expected " +
                    std::to_string(num_bytes);
         }
-        if (reinterpret_cast<uintptr_t>(tensor.data) % alignof(uint16_t) != 0) {
+        const size_t alignment = kQuantTypes[type].type_size == 4 ? 4 : 2;
+        if (reinterpret_cast<uintptr_t>(tensor.data) % alignment != 0) {
             return "starts at an odd address";
         }
         return {};
     }
 
     const StoredTensors& tensors_;
+    std::vector<MatrixSource>& sources_;
     std::string error_;
 };
 
-LayerWeights find_layer(const ModelDims& dims, int64_t layer, TensorFinder& finder) {
+void find_layer(const ModelDims& dims, int64_t layer, TensorFinder& finder, LayerWeights& weights) {
     const std::string prefix = "blk." + std::to_string(layer) + ".";
-    LayerWeights weights;
     weights.attn_norm = finder.vector(prefix + "attn_norm.weight", dims.hidden_size);
-    weights.q = finder.matrix(prefix + "attn_q.weight", dims.q_size(), dims.hidden_size);
-    weights.k = finder.matrix(prefix + "attn_k.weight", dims.kv_size(), dims.hidden_size);
-    weights.v = finder.matrix(prefix + "attn_v.weight", dims.kv_size(), dims.hidden_size);
+    finder.matrix(prefix + "attn_q.weight", dims.q_size(), dims.hidden_size, weights.q);
+    finder.matrix(prefix + "attn_k.weight", dims.kv_size(), dims.hidden_size, weights.k);
+    finder.matrix(prefix + "attn_v.weight", dims.kv_size(), dims.hidden_size, weights.v);
     if (dims.has_qkv_bias) {
         weights.q_bias = finder.vector(prefix + "attn_q.bias", dims.q_size());
         weights.k_bias = finder.vector(prefix + "attn_k.bias", dims.kv_size());
@@ -100,12 +108,11 @@ LayerWeights find_layer(const ModelDims& dims, int64_t layer, TensorFinder& find
         weights.q_norm = finder.vector(prefix + "attn_q_norm.weight", dims.head_dim);
         weights.k_norm = finder.vector(prefix + "attn_k_norm.weight", dims.head_dim);
     }
-    weights.output = finder.matrix(prefix + "attn_output.weight", dims.hidden_size, dims.q_size());
+    finder.matrix(prefix + "attn_output.weight", dims.hidden_size, dims.q_size(), weights.output);
     weights.ffn_norm = finder.vector(prefix + "ffn_norm.weight", dims.hidden_size);
-    weights.gate = finder.matrix(prefix + "ffn_gate.weight", dims.ffn_size, dims.hidden_size);
-    weights.up = finder.matrix(prefix + "ffn_up.weight", dims.ffn_size, dims.hidden_size);
-    weights.down = finder.matrix(prefix + "ffn_down.weight", dims.hidden_size, dims.ffn_size);
-    return weights;
+    finder.matrix(prefix + "ffn_gate.weight", dims.ffn_size, dims.hidden_size, weights.gate);
+    finder.matrix(prefix + "ffn_up.weight", dims.ffn_size, dims.hidden_size, weights.up);
+    finder.matrix(prefix + "ffn_down.weight", dims.hidden_size, dims.ffn_size, weights.down);
 }
 
 } // namespace
@@ -128,15 +135,16 @@ std::string check_dims(const ModelDims& dims) {
 }
 
 std::string find_weights(const ModelDims& dims, const StoredTensors& tensors, ModelWeights& weights) {
-    TensorFinder finder(tensors);
-    weights.token_embd = finder.matrix("token_embd.weight", dims.vocab_size, dims.hidden_size);
-    weights.output_norm = finder.vector("output_norm.weight", dims.hidden_size);
-    weights.lm_head =
-        dims.is_tied ? weights.token_embd : finder.matrix("output.weight", dims.vocab_size, dims.hidden_size);
-    weights.layers.clear();
+    TensorFinder finder(tensors, weights.sources);
+    weights.layers.resize(static_cast<size_t>(dims.num_layers)); // sources point into it from here on
     for (int64_t layer = 0; layer < dims.num_layers && finder.error().empty(); layer++) {
-        weights.layers.push_back(find_layer(dims, layer, finder));
+        find_layer(dims, layer, finder, weights.layers[static_cast<size_t>(layer)]);
     }
+    weights.output_norm = finder.vector("output_norm.weight", dims.hidden_size);
+    if (!dims.is_tied) {
+        finder.matrix("output.weight", dims.vocab_size, dims.hidden_size, weights.lm_head);
+    }
+    finder.matrix("token_embd.weight", dims.vocab_size, dims.hidden_size, weights.token_embd);
     return finder.error();
 }
 

@@ -1,4 +1,4 @@
-// A model's dimensions and weights, found by their names among a file's tensors.
+// A model's dimensions and weights, found by their names among a file's tensors and packed.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "arena.h"
 #include "dispatch.h"
+#include "thread_pool.h"
 
 namespace ridgeline {
 
@@ -40,25 +42,40 @@ struct StoredTensor {
 
 using StoredTensors = std::map<std::string, StoredTensor>;
 
-// Matrices stay where they are stored; vectors are small and become float.
+// Matrices are packed into one arena; vectors are small and become float.
 struct LayerWeights {
     std::vector<float> attn_norm, ffn_norm;
     std::vector<float> q_norm, k_norm;         // empty unless has_qk_norm
     std::vector<float> q_bias, k_bias, v_bias; // empty unless has_qkv_bias
-    WeightMatrix q, k, v, output, gate, up, down;
+    PackedMatrix q, k, v, output, gate, up, down;
+};
+
+// A matrix in the arena and the stored bytes that it is packed from.
+struct MatrixSource {
+    PackedMatrix* matrix;
+    const uint8_t* stored;
 };
 
 struct ModelWeights {
-    WeightMatrix token_embd;
-    WeightMatrix lm_head;
+    PackedMatrix token_embd; // the head, too, of a tied model
+    PackedMatrix lm_head;    // of an untied one
     std::vector<float> output_norm;
     std::vector<LayerWeights> layers;
+    std::vector<MatrixSource> sources; // in the order of a step; only until packed
+    Arena arena;
+
+    const PackedMatrix& head(const ModelDims& dims) const { return dims.is_tied ? token_embd : lm_head; }
 };
 
 // Says what is wrong with dimensions that the kernels can't work with; empty if nothing is.
 std::string check_dims(const ModelDims& dims);
 
-// Fills `weights` from tensors under their GGUF names; on failure says which one is missing or wrong.
+// Finds tensors under their GGUF names and plans their packing; on failure says which one is missing or
+// wrong.
 std::string find_weights(const ModelDims& dims, const StoredTensors& tensors, ModelWeights& weights);
+
+// Packs all matrices into the arena with all threads. Afterwards the tensors are not needed any more. If they
+// lie in a mapped file, `releases_file` gives its pages back to the system as soon as they are packed.
+void pack_weights(ThreadPool& pool, bool releases_file, ModelWeights& weights);
 
 } // namespace ridgeline

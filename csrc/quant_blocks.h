@@ -97,6 +97,11 @@ extern const QuantTypeInfo kQuantTypes[kNumQuantTypes];
 // The QuantType with GGUF's number type_id, or -1.
 int find_quant_type(int32_t type_id);
 
+// Whether the type holds plain numbers and no quants.
+constexpr bool is_float_type(QuantType type) {
+    return type == QuantType::F32 || type == QuantType::F16 || type == QuantType::BF16;
+}
+
 // Bytes of one row of `cols` elements; cols is a multiple of the quant block.
 int64_t row_size_bytes(QuantType type, int64_t cols);
 

@@ -37,11 +37,12 @@ ROOM_CEILINGS = {
 }
 LEAF_CEILINGS = {
     "__init__.py": 60,
+    "__main__.py": 10,
     "errors.py": 150,
     "sampling_params.py": 200,
     "outputs.py": 150,
     "build.py": 200,
-    "llm.py": 280,
+    "llm.py": 290,
 }
 NATIVE_FILE_CEILINGS = {"isa": 600}
 DRAWERS = {"utils", "helpers", "common", "misc", "base"}

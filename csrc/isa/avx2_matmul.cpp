@@ -1,292 +1,313 @@
-// AVX2 matmul kernels; float operations in the order of dispatch.h, so bits equal the scalar twin's.
+// AVX2 matmul over panels: a register tile of 16 rows x 1..4 tokens; float operations in the order of
+// dispatch.h, so bits equal the scalar twin's.
 //
-// A quantised dot product takes 32 weights at a time: maddubs multiplies unsigned bytes (the quants, or the
-// magnitudes of signed ones) by int8 activations into pairs of int16, madd adds pairs to int32. A pair stays
-// within 2 * 128 * 127 < 2^15, since activations never hold -128. Four such vectors (1 row x 4 tokens, or
-// 4 rows x 1 token) are then added up across to four exact int32 sums, one per lane, and every further step
-// is per lane: that keeps one accumulator per (row, token) at no cost over lane-wise accumulators.
+// Up to 6 bits: 32 bytes hold 8 rows x 4 columns, unsigned. One maddubs multiplies them by 4 broadcast
+// activations into pairs of int16: |pair| <= 2 * q * 127. Eight of those fit an int16 if q <= 15 (30480),
+// four if q <= 31 (31496), which is all 32 or half of the columns; then one madd, by ones, adds pairs to
+// int32. The quants of Q6_K are 0..63: a pair is 16002 and does not saturate, and taking 32 * x off at every
+// step brings the sum of four back to |q - 32| <= 32, so 32512 (what overflows on the way wraps and unwraps);
+// its madd is by the scales of 16 columns instead of ones.
+//
+// 8 bits: the even and the odd bytes are widened in place to int16 pairs (columns 0, 2 and 1, 3 of 4), and
+// madd by int16 activations goes straight to int32: 16 * 128 * 32767 * 2 < 2^31.
+//
+// A tile keeps its integer accumulators in registers and its float ones in memory: both would not fit.
 #include "isa/avx2.h"
 
 namespace ridgeline {
 
 namespace {
 
-// ---- quant formats -------------------------------------------------------------------------------------
+constexpr int kMaxTokens = 4;
 
-// 32 weights as bytes; a format says whether they are signed, have a minimum, or carry integer factors.
-struct Block32 {
-    __m256i q;
-    __m256i factors; // int16, per pair of quants; only of formats with sub-blocks below 32
-    __m128 scales;   // lane 0: scale, lane 1: minimum
-};
-
-template <class Block>
-const Block* block_at(const uint8_t* row, int64_t index) {
-    return reinterpret_cast<const Block*>(row + index * static_cast<int64_t>(sizeof(Block)));
+// The compiler sees through the intrinsic, sinks a chain of such sums to its last use and spills what it
+// sums.
+inline __m256i add16(__m256i a, __m256i b) {
+    asm("vpaddw %1, %0, %0" : "+x"(a) : "x"(b));
+    return a;
 }
 
-Block32 make_block(__m256i q, __m128 scales) {
-    return {q, _mm256_setzero_si256(), scales};
+inline __m256i add32(__m256i a, __m256i b) {
+    asm("vpaddd %1, %0, %0" : "+x"(a) : "x"(b));
+    return a;
 }
 
-// Lane 0: the half at p.
-__m128 load_half(const uint16_t* p) {
-    return _mm_cvtph_ps(_mm_cvtsi32_si128(*p));
+inline __m256i load(const uint8_t* p) {
+    return _mm256_load_si256(reinterpret_cast<const __m256i*>(p));
 }
 
-// Lanes 0 and 1: the two halves at p.
-__m128 load_half_pair(const uint16_t* p) {
-    return _mm_cvtph_ps(_mm_loadu_si32(p));
+inline __m256i broadcast4(const void* p) {
+    int32_t bytes;
+    std::memcpy(&bytes, p, sizeof bytes);
+    return _mm256_set1_epi32(bytes);
 }
 
-// A scale and a minimum of `offset` times the scale.
-__m128 load_offset_scale(const uint16_t* p, float offset) {
-    const __m128 scale = load_half(p);
-    return _mm_mul_ps(_mm_moveldup_ps(scale), _mm_setr_ps(1.0f, offset, 0.0f, 0.0f));
+// ---- quants --------------------------------------------------------------------------------------------
+
+// Columns 16 half + 4 j .. + 3 of 8 rows (`rows` 0: rows 0..7, 1: 8..15), low bits.
+template <int half>
+inline __m256i nibbles(const uint8_t* quants, int j, int rows) {
+    const __m256i pairs = load(quants + 64 * j + 32 * rows);
+    return _mm256_and_si256(half == 0 ? pairs : _mm256_srli_epi16(pairs, 4), _mm256_set1_epi8(15));
 }
 
-// Bytes 0..15: low nibbles, 16..31: high nibbles.
-__m256i unpack_nibbles(const uint8_t* qs) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(qs));
-    const __m256i both = _mm256_set_m128i(_mm_srli_epi16(bytes, 4), bytes);
-    return _mm256_and_si256(both, _mm256_set1_epi8(15));
+// Moves bit `from` of every byte to bit 4, with the bits above it that `mask` keeps.
+inline __m256i bits_to_4(__m256i bytes, int from, char mask) {
+    const __m256i moved = from < 4 ? _mm256_slli_epi16(bytes, 4 - from) : _mm256_srli_epi16(bytes, from - 4);
+    return _mm256_and_si256(moved, _mm256_set1_epi8(mask));
 }
 
-// Byte i is 16 where bit i of the 32 bits at qh is set.
-__m256i unpack_fifth_bits(const uint8_t* qh) {
-    int32_t bits;
-    std::memcpy(&bits, qh, sizeof bits);
-    const __m256i byte_of_lane =
-        _mm256_set_epi64x(0x0303030303030303, 0x0202020202020202, 0x0101010101010101, 0x0000000000000000);
-    const __m256i spread = _mm256_shuffle_epi8(_mm256_set1_epi32(bits), byte_of_lane);
-    const __m256i mask = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201ULL));
-    const __m256i is_set = _mm256_cmpeq_epi8(_mm256_and_si256(spread, mask), mask);
-    return _mm256_and_si256(is_set, _mm256_set1_epi8(16));
-}
-
-struct FormatQ4_0 {
-    static constexpr bool kIsSigned = false, kHasMinimum = true, kHasFactors = false;
-    static Block32 unpack(const uint8_t* row, int64_t index) {
-        const auto* block = block_at<BlockQ4_0>(row, index);
-        return make_block(unpack_nibbles(block->qs), load_offset_scale(&block->d, -8.0f));
+struct Quants4 {
+    static constexpr int kOffset = 0;
+    static constexpr bool kSumsHalves = false;
+    template <int half>
+    static __m256i unpack(const uint8_t* quants, int j, int rows) {
+        return nibbles<half>(quants, j, rows);
     }
 };
 
-struct FormatQ4_1 {
-    static constexpr bool kIsSigned = false, kHasMinimum = true, kHasFactors = false;
-    static Block32 unpack(const uint8_t* row, int64_t index) {
-        const auto* block = block_at<BlockQ4_1>(row, index);
-        return make_block(unpack_nibbles(block->qs), load_half_pair(&block->d));
+struct Quants5 {
+    static constexpr int kOffset = 0;
+    static constexpr bool kSumsHalves = true;
+    template <int half>
+    static __m256i unpack(const uint8_t* quants, int j, int rows) {
+        const __m256i fifth = bits_to_4(load(quants + 256 + 32 * rows), 4 * half + j, 16);
+        return _mm256_or_si256(nibbles<half>(quants, j, rows), fifth);
     }
 };
 
-struct FormatQ5_0 {
-    static constexpr bool kIsSigned = false, kHasMinimum = true, kHasFactors = false;
-    static Block32 unpack(const uint8_t* row, int64_t index) {
-        const auto* block = block_at<BlockQ5_0>(row, index);
-        const __m256i q = _mm256_or_si256(unpack_nibbles(block->qs), unpack_fifth_bits(block->qh));
-        return make_block(q, load_offset_scale(&block->d, -16.0f));
+struct Quants6 {
+    static constexpr int kOffset = 32;
+    static constexpr bool kSumsHalves = true;
+    template <int half>
+    static __m256i unpack(const uint8_t* quants, int j, int rows) {
+        const __m256i high = bits_to_4(load(quants + 256 + 64 * half + 32 * rows), 2 * j, 48);
+        return _mm256_or_si256(nibbles<half>(quants, j, rows), high);
     }
 };
 
-struct FormatQ5_1 {
-    static constexpr bool kIsSigned = false, kHasMinimum = true, kHasFactors = false;
-    static Block32 unpack(const uint8_t* row, int64_t index) {
-        const auto* block = block_at<BlockQ5_1>(row, index);
-        const __m256i q = _mm256_or_si256(unpack_nibbles(block->qs), unpack_fifth_bits(block->qh));
-        return make_block(q, load_half_pair(&block->d));
-    }
+// ---- scales --------------------------------------------------------------------------------------------
+
+// 16 rows as two vectors.
+struct Rows16 {
+    __m256 v[2];
 };
 
-struct FormatQ8_0 {
-    static constexpr bool kIsSigned = true, kHasMinimum = false, kHasFactors = false;
-    static Block32 unpack(const uint8_t* row, int64_t index) {
-        const auto* block = block_at<BlockQ8_0>(row, index);
-        const __m256i q = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block->qs));
-        return make_block(q, load_half(&block->d));
-    }
-};
-
-// Scale and minimum of sub-block j of Q4_K and Q5_K; the packing of the 6-bit pairs is told in scalar.cpp.
-template <class Block>
-__m128 unpack_scales(const Block& block, int64_t j) {
-    const uint8_t* const scales = block.scales;
-    const bool is_low = j < 4;
-    const int scale = is_low ? scales[j] & 63 : (scales[j + 4] & 15) | (scales[j - 4] >> 6) << 4;
-    const int min = is_low ? scales[j + 4] & 63 : (scales[j + 4] >> 4) | (scales[j] >> 6) << 4;
-    return _mm_mul_ps(load_half_pair(&block.d), _mm_cvtepi32_ps(_mm_setr_epi32(scale, -min, 0, 0)));
+inline Rows16 halves(const uint8_t* p) {
+    return {{load_half8(p), load_half8(p + 16)}};
 }
 
-__m256i unpack_k_nibbles(const uint8_t* qs, int64_t j) {
-    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(qs + j / 2 * 32));
-    const __m256i shifted = _mm256_srl_epi16(bytes, _mm_cvtsi32_si128(static_cast<int>(j % 2 * 4)));
-    return _mm256_and_si256(shifted, _mm256_set1_epi8(15));
+inline Rows16 times(const Rows16& a, float b) {
+    return {{_mm256_mul_ps(a.v[0], _mm256_set1_ps(b)), _mm256_mul_ps(a.v[1], _mm256_set1_ps(b))}};
 }
 
-struct FormatQ4_K {
-    static constexpr bool kIsSigned = false, kHasMinimum = true, kHasFactors = false;
-    static Block32 unpack(const uint8_t* row, int64_t index) {
-        const auto* block = block_at<BlockQ4_K>(row, index / 8);
-        return make_block(unpack_k_nibbles(block->qs, index % 8), unpack_scales(*block, index % 8));
+inline __m256 bytes_to_floats(const uint8_t* p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+
+inline Rows16 times_bytes(const Rows16& a, const uint8_t* p) {
+    return {{_mm256_mul_ps(a.v[0], bytes_to_floats(p)), _mm256_mul_ps(a.v[1], bytes_to_floats(p + 8))}};
+}
+
+// `offset` times the scale is the minimum (Q4_0: -8, Q5_0: -16).
+template <int offset>
+struct OffsetScales {
+    static constexpr bool kHasMinimum = true;
+    static Rows16 scale(const uint8_t*, const uint8_t* scales) { return halves(scales); }
+    static Rows16 minimum(const uint8_t*, const uint8_t* scales) { return times(halves(scales), offset); }
+};
+
+struct PairScales {
+    static constexpr bool kHasMinimum = true;
+    static Rows16 scale(const uint8_t*, const uint8_t* scales) { return halves(scales); }
+    static Rows16 minimum(const uint8_t*, const uint8_t* scales) { return halves(scales + 32); }
+};
+
+struct KScales {
+    static constexpr bool kHasMinimum = true;
+    static Rows16 scale(const uint8_t* super, const uint8_t* scales) {
+        return times_bytes(halves(super), scales);
+    }
+    static Rows16 minimum(const uint8_t* super, const uint8_t* scales) {
+        return times_bytes(times(halves(super + 32), -1.0f), scales + 16);
     }
 };
 
-struct FormatQ5_K {
-    static constexpr bool kIsSigned = false, kHasMinimum = true, kHasFactors = false;
-    static Block32 unpack(const uint8_t* row, int64_t index) {
-        const auto* block = block_at<BlockQ5_K>(row, index / 8);
-        const int64_t j = index % 8;
-        const __m256i high_bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block->qh));
-        const __m256i high = _mm256_srl_epi16(high_bytes, _mm_cvtsi32_si128(static_cast<int>(j)));
-        const __m256i fifth = _mm256_slli_epi16(_mm256_and_si256(high, _mm256_set1_epi8(1)), 4);
-        return make_block(_mm256_or_si256(unpack_k_nibbles(block->qs, j), fifth), unpack_scales(*block, j));
-    }
+// The integer scales of 16 columns are in the sums already.
+struct SuperScales {
+    static constexpr bool kHasMinimum = false;
+    static Rows16 scale(const uint8_t* super, const uint8_t*) { return halves(super); }
 };
 
-struct FormatQ6_K {
-    static constexpr bool kIsSigned = true, kHasMinimum = false, kHasFactors = true;
-    static Block32 unpack(const uint8_t* row, int64_t index) {
-        const auto* block = block_at<BlockQ6_K>(row, index / 8);
-        const int64_t half = index % 8 / 4;
-        const int64_t j = index % 4;
-        const uint8_t* const low_bytes = block->ql + half * 64 + j % 2 * 32;
-        const __m256i low_pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(low_bytes));
-        const __m256i high_pairs =
-            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block->qh + half * 32));
-        const __m256i low = _mm256_srl_epi16(low_pairs, _mm_cvtsi32_si128(static_cast<int>(j / 2 * 4)));
-        const __m256i high = _mm256_srl_epi16(high_pairs, _mm_cvtsi32_si128(static_cast<int>(j * 2)));
-        const __m256i high_bits = _mm256_slli_epi16(_mm256_and_si256(high, _mm256_set1_epi8(3)), 4);
-        const __m256i q = _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi8(15)), high_bits);
-        const int8_t* const factors = block->scales + half * 8 + j * 2;
-        return {_mm256_sub_epi8(q, _mm256_set1_epi8(32)),
-                _mm256_set_m128i(_mm_set1_epi16(factors[1]), _mm_set1_epi16(factors[0])),
-                load_half(&block->d)};
-    }
+struct PlainScales {
+    static constexpr bool kHasMinimum = false;
+    static Rows16 scale(const uint8_t*, const uint8_t* scales) { return halves(scales); }
 };
 
-// ---- quantised matmul ----------------------------------------------------------------------------------
-
-// int32 lanes whose total is the dot product of the block with 32 activations.
-template <class Format>
-__m256i dot_lanes(const Block32& block, const int8_t* activations) {
-    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(activations));
-    const __m256i pairs = Format::kIsSigned
-                              ? _mm256_maddubs_epi16(_mm256_abs_epi8(block.q), _mm256_sign_epi8(x, block.q))
-                              : _mm256_maddubs_epi16(block.q, x);
-    return _mm256_madd_epi16(pairs, Format::kHasFactors ? block.factors : _mm256_set1_epi16(1));
-}
-
-template <class Format>
-__m128 accumulate(__m128 acc, __m128 sums, __m128 scale, __m128 minimum, __m128 scaled_sum) {
-    acc = _mm_fmadd_ps(sums, scale, acc);
-    return Format::kHasMinimum ? _mm_fmadd_ps(minimum, scaled_sum, acc) : acc;
-}
-
-// One row, the four tokens of a tile: q [4][cols], scale and scaled_sum [blocks][4].
-template <class Format>
-__m128 dot_row_by_4_tokens(const uint8_t* row, int64_t cols, const Activations& tile) {
-    const int8_t* q = tile.q;
-    __m128 acc = _mm_setzero_ps();
-    for (int64_t b = 0; b < cols / kActivationBlock; b++, q += kActivationBlock) {
-        const Block32 block = Format::unpack(row, b);
-        const __m128 sums =
-            sum_across(dot_lanes<Format>(block, q), dot_lanes<Format>(block, q + cols),
-                       dot_lanes<Format>(block, q + 2 * cols), dot_lanes<Format>(block, q + 3 * cols));
-        const __m128 scale =
-            _mm_mul_ps(_mm_broadcastss_ps(block.scales), _mm_loadu_ps(tile.scale + b * kTokenTile));
-        const __m128 minimum = _mm_shuffle_ps(block.scales, block.scales, 0x55);
-        acc = accumulate<Format>(acc, sums, scale, minimum, _mm_loadu_ps(tile.scaled_sum + b * kTokenTile));
+// What the second step of the sums multiplies by: ones, or Q6_K's scales of half `half` of the columns.
+template <class Quants, int half>
+inline __m256i factors(const uint8_t* scales, int rows) {
+    if (Quants::kOffset == 0) {
+        return _mm256_set1_epi16(1);
     }
-    return acc;
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales + 16 * half + 8 * rows));
+    const __m256i wide = _mm256_cvtepi8_epi32(bytes);
+    return _mm256_or_si256(_mm256_and_si256(wide, _mm256_set1_epi32(0xffff)), _mm256_slli_epi32(wide, 16));
 }
 
-// Four rows, one token; scale and scaled_sum point at the token's lane.
-template <class Format>
-__m128 dot_4_rows_by_token(const uint8_t* const (&rows)[4], int64_t cols, const Activations& token) {
-    __m128 acc = _mm_setzero_ps();
-    // Four rows read side by side are four short streams to the hardware prefetcher; lead it to the next
-    // four.
-    const uint8_t* const next_rows = rows[3] + (rows[1] - rows[0]);
-    const int64_t bytes_per_step = 4 * (rows[1] - rows[0]) / (cols / kActivationBlock);
-    for (int64_t b = 0; b < cols / kActivationBlock; b++) {
-        for (int64_t line = 0; line < bytes_per_step; line += 64) {
-            _mm_prefetch(reinterpret_cast<const char*>(next_rows + b * bytes_per_step + line), _MM_HINT_T0);
+// ---- tiles ---------------------------------------------------------------------------------------------
+
+// Columns 16 half .. + 15 of a block times n tokens, added to int16 sums of 16 rows.
+template <class Quants, int half, int n>
+inline void add_half(const uint8_t* quants, const int8_t* const (&x)[n], __m256i (&sum)[n][2]) {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        const __m256i q0 = Quants::template unpack<half>(quants, j, 0);
+        const __m256i q1 = Quants::template unpack<half>(quants, j, 1);
+        for (int t = 0; t < n; t++) {
+            const __m256i four = broadcast4(x[t] + 16 * half + 4 * j);
+            __m256i p0 = _mm256_maddubs_epi16(q0, four), p1 = _mm256_maddubs_epi16(q1, four);
+            if (Quants::kOffset != 0) {
+                const __m256i offset = _mm256_maddubs_epi16(_mm256_set1_epi8(Quants::kOffset), four);
+                p0 = _mm256_sub_epi16(p0, offset);
+                p1 = _mm256_sub_epi16(p1, offset);
+            }
+            const bool is_first = j == 0 && (half == 0 || Quants::kSumsHalves);
+            sum[t][0] = is_first ? p0 : add16(sum[t][0], p0);
+            sum[t][1] = is_first ? p1 : add16(sum[t][1], p1);
         }
-        const int8_t* const q = token.q + b * kActivationBlock;
-        const Block32 w0 = Format::unpack(rows[0], b), w1 = Format::unpack(rows[1], b);
-        const Block32 w2 = Format::unpack(rows[2], b), w3 = Format::unpack(rows[3], b);
-        const __m128 sums = sum_across(dot_lanes<Format>(w0, q), dot_lanes<Format>(w1, q),
-                                       dot_lanes<Format>(w2, q), dot_lanes<Format>(w3, q));
-        const __m128 scales01 = _mm_unpacklo_ps(w0.scales, w1.scales);
-        const __m128 scales23 = _mm_unpacklo_ps(w2.scales, w3.scales);
-        const __m128 scale =
-            _mm_mul_ps(_mm_movelh_ps(scales01, scales23), _mm_set1_ps(token.scale[b * kTokenTile]));
-        const __m128 minimum = _mm_movehl_ps(scales23, scales01);
-        acc = accumulate<Format>(acc, sums, scale, minimum, _mm_set1_ps(token.scaled_sum[b * kTokenTile]));
-    }
-    return acc;
-}
-
-// The activations from token `first` on; its scales start at lane first % 4.
-Activations tokens_from(const Activations& all, int64_t first) {
-    const int64_t scales_at =
-        first / kTokenTile * (all.cols / kActivationBlock) * kTokenTile + first % kTokenTile;
-    return {all.num_tokens - first,   all.cols,
-            all.x + first * all.cols, all.q + first * all.cols,
-            all.scale + scales_at,    all.scaled_sum + scales_at};
-}
-
-// Pointers to four rows from `row` on; beyond the end the last one again.
-void point_at_rows(const MatmulSlice& slice, int64_t row, const uint8_t* (&rows)[4]) {
-    for (int64_t i = 0; i < 4; i++) {
-        const int64_t index = row + i < slice.row_end ? row + i : slice.row_end - 1;
-        rows[i] = slice.weight->data + index * slice.weight->row_bytes;
     }
 }
 
-// How many tokens pass over a slice's rows before the next ones: their activations stay in the L1 cache.
-constexpr int64_t kTokensPerPass = 32;
+// The exact sums of one block, [tokens][16 rows].
+template <class Quants, int n>
+inline void sum_block(const uint8_t* quants, const uint8_t* scales, const int8_t* const (&x)[n],
+                      __m256i (&total)[n][2]) {
+    __m256i sum[n][2];
+    add_half<Quants, 0>(quants, x, sum);
+    if (Quants::kSumsHalves) {
+        for (int t = 0; t < n; t++) {
+            total[t][0] = _mm256_madd_epi16(sum[t][0], factors<Quants, 0>(scales, 0));
+            total[t][1] = _mm256_madd_epi16(sum[t][1], factors<Quants, 0>(scales, 1));
+        }
+    }
+    add_half<Quants, 1>(quants, x, sum);
+    for (int t = 0; t < n; t++) {
+        const __m256i p0 = _mm256_madd_epi16(sum[t][0], factors<Quants, 1>(scales, 0));
+        const __m256i p1 = _mm256_madd_epi16(sum[t][1], factors<Quants, 1>(scales, 1));
+        total[t][0] = Quants::kSumsHalves ? _mm256_add_epi32(total[t][0], p0) : p0;
+        total[t][1] = Quants::kSumsHalves ? _mm256_add_epi32(total[t][1], p1) : p1;
+    }
+}
 
-// Runs dot_tile on (row, tile of 4 tokens) and dot_rows on (4 rows, token) until all of the slice is done.
-// Three left-over tokens are a tile whose padding is not stored; one or two go by 4 rows, which is quicker.
-template <class DotTile, class DotRows>
-void for_each_tile(const MatmulSlice& slice, const Activations& activations, DotTile dot_tile,
-                   DotRows dot_rows) {
-    const int64_t num_tokens = activations.num_tokens;
-    const int64_t num_left = num_tokens % kTokenTile < 3 ? num_tokens % kTokenTile : 0;
-    const int64_t num_tiled = num_tokens - num_left;
-    for (int64_t pass = 0; pass < num_tiled; pass += kTokensPerPass) {
-        const int64_t pass_end = pass + kTokensPerPass < num_tiled ? pass + kTokensPerPass : num_tiled;
-        for (int64_t row = slice.row_begin; row < slice.row_end; row++) {
-            const uint8_t* const weight = slice.weight->data + row * slice.weight->row_bytes;
-            for (int64_t token = pass; token < pass_end; token += kTokenTile) {
-                float result[kTokenTile];
-                _mm_storeu_ps(result, dot_tile(weight, activations.cols, tokens_from(activations, token)));
-                for (int64_t i = 0; i < kTokenTile && token + i < pass_end; i++) {
-                    slice.out[(token + i) * slice.out_stride + row] = result[i];
-                }
+// acc [16] += scale * x_scale * total + minimum * x_sum.
+template <class Scales>
+inline void accumulate(const Rows16& scale, const Rows16& minimum, const __m256i (&total)[2], float x_scale,
+                       float x_sum, float* acc) {
+    for (int i = 0; i < 2; i++) {
+        const __m256 product = _mm256_mul_ps(scale.v[i], _mm256_set1_ps(x_scale));
+        __m256 sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total[i]), product, _mm256_load_ps(acc + 8 * i));
+        if (Scales::kHasMinimum) {
+            sum = _mm256_fmadd_ps(minimum.v[i], _mm256_set1_ps(x_sum), sum);
+        }
+        _mm256_store_ps(acc + 8 * i, sum);
+    }
+}
+
+// One panel and its input from one token on; `next` is fetched meanwhile if not null.
+struct Tile {
+    const PackedMatrix* weight;
+    const uint8_t* panel;
+    const Activations* x;
+    int64_t token;
+    const uint8_t* next;
+};
+
+inline const uint8_t* prefetch(const uint8_t* next, int64_t num_bytes) {
+    for (int64_t i = 0; next != nullptr && i < num_bytes; i += kCacheLine) {
+        _mm_prefetch(reinterpret_cast<const char*>(next + i), _MM_HINT_T1);
+    }
+    return next == nullptr ? nullptr : next + num_bytes;
+}
+
+template <QuantType type, class Quants, class Scales>
+struct Int8Kernel {
+    template <int n>
+    __attribute__((noinline)) static void run(const Tile& tile, float (&acc)[kMaxTokens][kPanelRows]) {
+        constexpr PanelParts kParts = kPanelParts[static_cast<int>(type)];
+        const int64_t num_blocks = tile.weight->cols / kBlockCols;
+        const int64_t first = tile.token * num_blocks;
+        const uint8_t* next = tile.next;
+        const int8_t* x[n];
+        for (int t = 0; t < n; t++) {
+            x[t] = tile.x->q8 + (first + t * num_blocks) * kBlockCols;
+        }
+        for (int64_t b = 0; b < num_blocks; b++) {
+            const BlockOffsets offsets = block_offsets(kParts, b);
+            const uint8_t* const scales = tile.panel + offsets.scales;
+            next = prefetch(next, kParts.quant_bytes + kParts.scale_bytes);
+            for (int t = 0; t < n; t++) {
+                asm("" : "+r"(x[t])); // else the compiler keeps, and spills, 8 addresses a token
+            }
+            __m256i total[n][2];
+            sum_block<Quants>(tile.panel + offsets.quants, scales, x, total);
+            const uint8_t* const super = tile.panel + offsets.super;
+            const Rows16 scale = Scales::scale(super, scales);
+            Rows16 minimum = {};
+            if constexpr (Scales::kHasMinimum) {
+                minimum = Scales::minimum(super, scales);
+            }
+            for (int t = 0; t < n; t++) {
+                const int64_t at = first + t * num_blocks + b;
+                accumulate<Scales>(scale, minimum, total[t], tile.x->scale8[at], tile.x->sum8[at], acc[t]);
+                x[t] += kBlockCols;
             }
         }
     }
-    for (int64_t row = slice.row_begin; num_left > 0 && row < slice.row_end; row += 4) {
-        const int64_t num_rows = slice.row_end - row < 4 ? slice.row_end - row : 4;
-        const uint8_t* rows[4];
-        point_at_rows(slice, row, rows);
-        for (int64_t token = num_tiled; token < num_tokens; token++) {
-            float result[4];
-            _mm_storeu_ps(result, dot_rows(rows, activations.cols, tokens_from(activations, token)));
-            std::memcpy(slice.out + token * slice.out_stride + row, result,
-                        static_cast<size_t>(num_rows) * sizeof(float));
+};
+
+struct Int16Kernel {
+    template <int n>
+    __attribute__((noinline)) static void run(const Tile& tile, float (&acc)[kMaxTokens][kPanelRows]) {
+        const int64_t num_blocks = tile.weight->cols / kBlockCols;
+        const int64_t first = tile.token * num_blocks;
+        constexpr PanelParts kParts = kPanelParts[static_cast<int>(QuantType::Q8_0)];
+        const uint8_t* next = tile.next;
+        const int16_t* x[n];
+        for (int t = 0; t < n; t++) {
+            x[t] = tile.x->q16 + (first + t * num_blocks) * kBlockCols;
+        }
+        for (int64_t b = 0; b < num_blocks; b++) {
+            const BlockOffsets offsets = block_offsets(kParts, b);
+            const uint8_t* const quants = tile.panel + offsets.quants;
+            next = prefetch(next, kParts.quant_bytes + kParts.scale_bytes);
+            for (int t = 0; t < n; t++) {
+                asm("" : "+r"(x[t]));
+            }
+            __m256i total[n][2];
+#pragma GCC unroll 16
+            for (int i = 0; i < 16; i++) { // group i / 2 of 4 columns, even columns, then odd ones
+                const __m256i v0 = load(quants + 64 * (i / 2)), v1 = load(quants + 64 * (i / 2) + 32);
+                const __m256i q0 = _mm256_srai_epi16(i % 2 == 0 ? _mm256_slli_epi16(v0, 8) : v0, 8);
+                const __m256i q1 = _mm256_srai_epi16(i % 2 == 0 ? _mm256_slli_epi16(v1, 8) : v1, 8);
+                for (int t = 0; t < n; t++) {
+                    const __m256i two = broadcast4(x[t] + 2 * i);
+                    const __m256i p0 = _mm256_madd_epi16(q0, two), p1 = _mm256_madd_epi16(q1, two);
+                    total[t][0] = i == 0 ? p0 : add32(total[t][0], p0);
+                    total[t][1] = i == 0 ? p1 : add32(total[t][1], p1);
+                }
+            }
+            const Rows16 scale = halves(tile.panel + offsets.scales);
+            for (int t = 0; t < n; t++) {
+                const float x_scale = tile.x->scale16[first + t * num_blocks + b];
+                accumulate<PlainScales>(scale, {}, total[t], x_scale, 0.0f, acc[t]);
+                x[t] += kBlockCols;
+            }
         }
     }
-}
+};
 
-template <class Format>
-void matmul_quantized(const MatmulSlice& slice, const Activations& activations) {
-    for_each_tile(slice, activations, dot_row_by_4_tokens<Format>, dot_4_rows_by_token<Format>);
-}
-
-// ---- float matmul --------------------------------------------------------------------------------------
+// ---- float weights -------------------------------------------------------------------------------------
 
 struct FormatF32 {
     static constexpr int64_t kSize = 4;
@@ -307,63 +328,73 @@ struct FormatBF16 {
 };
 
 template <class Format>
-__m256 load_weights(const uint8_t* row, int64_t i, int64_t count) {
-    if (count >= kLanes) {
-        return Format::load(row + i * Format::kSize);
-    }
-    uint8_t padded[kLanes * sizeof(float)] = {};
-    std::memcpy(padded, row + i * Format::kSize, static_cast<size_t>(count * Format::kSize));
-    return Format::load(padded);
-}
-
-__m128 sum_each(const __m256 (&acc)[4]) {
-    return _mm_setr_ps(sum_lanes(acc[0]), sum_lanes(acc[1]), sum_lanes(acc[2]), sum_lanes(acc[3]));
-}
-
-template <class Format>
-__m128 dot_float_row_by_4_tokens(const uint8_t* row, int64_t cols, const Activations& tile) {
-    __m256 acc[4] = {};
-    for (int64_t i = 0; i < cols; i += kLanes) {
-        const __m256 weights = load_weights<Format>(row, i, cols - i);
-        for (int64_t t = 0; t < 4; t++) {
-            acc[t] = _mm256_fmadd_ps(weights, load_floats(tile.x + t * cols + i, cols - i), acc[t]);
+struct FloatKernel {
+    template <int n>
+    static void run(const Tile& tile, float (&acc)[kMaxTokens][kPanelRows]) {
+        const int64_t cols = tile.weight->cols;
+        const float* const x = tile.x->x + tile.token * cols;
+        const uint8_t* weights = tile.panel;
+        __m256 sum[n][2] = {};
+        for (int64_t col = 0; col < cols; col++, weights += kPanelRows * Format::kSize) {
+            const __m256 w0 = Format::load(weights), w1 = Format::load(weights + kLanes * Format::kSize);
+            for (int t = 0; t < n; t++) {
+                const __m256 value = _mm256_broadcast_ss(x + t * cols + col);
+                sum[t][0] = _mm256_fmadd_ps(w0, value, sum[t][0]);
+                sum[t][1] = _mm256_fmadd_ps(w1, value, sum[t][1]);
+            }
+        }
+        for (int t = 0; t < n; t++) {
+            _mm256_store_ps(acc[t], sum[t][0]);
+            _mm256_store_ps(acc[t] + kLanes, sum[t][1]);
         }
     }
-    return sum_each(acc);
-}
+};
 
-template <class Format>
-__m128 dot_4_float_rows_by_token(const uint8_t* const (&rows)[4], int64_t cols, const Activations& token) {
-    __m256 acc[4] = {};
-    for (int64_t i = 0; i < cols; i += kLanes) {
-        const __m256 x = load_floats(token.x + i, cols - i);
-        for (int64_t r = 0; r < 4; r++) {
-            acc[r] = _mm256_fmadd_ps(load_weights<Format>(rows[r], i, cols - i), x, acc[r]);
+// ---- the walk over panels and tokens -------------------------------------------------------------------
+
+using RunTile = void (*)(const Tile& tile, float (&acc)[kMaxTokens][kPanelRows]);
+
+// All tokens pass over a panel before the next one. With more than one tile of tokens the hardware prefetcher
+// loses the stream of weights while a panel is read again, so the last tile fetches the next panel.
+template <class Kernel>
+void matmul(const MatmulSlice& slice, const Activations& activations) {
+    constexpr RunTile kRun[kMaxTokens + 1] = {nullptr, Kernel::template run<1>, Kernel::template run<2>,
+                                              Kernel::template run<3>, Kernel::template run<4>};
+    for (int64_t p = slice.panel_begin; p < slice.panel_end; p++) {
+        const int64_t rows_left = slice.weight->rows - p * kPanelRows;
+        const auto row_bytes = static_cast<size_t>(rows_left < kPanelRows ? rows_left : kPanelRows) * 4;
+        float* const out = slice.out + (p - slice.panel_begin) * kPanelRows;
+        for (int64_t token = slice.token_begin; token < slice.token_end; token += kMaxTokens) {
+            const int64_t left = slice.token_end - token;
+            const bool is_last = token > slice.token_begin && left <= kMaxTokens;
+            const bool fetches_next = is_last && p + 1 < slice.panel_end;
+            const Tile tile = {slice.weight, slice.weight->panel(p), &activations, token,
+                               fetches_next ? slice.weight->panel(p + 1) : nullptr};
+            const int64_t count = left < kMaxTokens ? left : kMaxTokens;
+            alignas(32) float acc[kMaxTokens][kPanelRows] = {};
+            kRun[count](tile, acc);
+            for (int64_t t = 0; t < count; t++) {
+                std::memcpy(out + (token - slice.token_begin + t) * slice.out_stride, acc[t], row_bytes);
+            }
         }
     }
-    return sum_each(acc);
-}
-
-template <class Format>
-void matmul_float(const MatmulSlice& slice, const Activations& activations) {
-    for_each_tile(slice, activations, dot_float_row_by_4_tokens<Format>, dot_4_float_rows_by_token<Format>);
 }
 
 } // namespace
 
 void set_avx2_matmul(KernelTable& table) {
     const auto set = [&table](QuantType type, auto kernel) { table.matmul[static_cast<int>(type)] = kernel; };
-    set(QuantType::F32, matmul_float<FormatF32>);
-    set(QuantType::F16, matmul_float<FormatF16>);
-    set(QuantType::BF16, matmul_float<FormatBF16>);
-    set(QuantType::Q4_0, matmul_quantized<FormatQ4_0>);
-    set(QuantType::Q4_1, matmul_quantized<FormatQ4_1>);
-    set(QuantType::Q5_0, matmul_quantized<FormatQ5_0>);
-    set(QuantType::Q5_1, matmul_quantized<FormatQ5_1>);
-    set(QuantType::Q8_0, matmul_quantized<FormatQ8_0>);
-    set(QuantType::Q4_K, matmul_quantized<FormatQ4_K>);
-    set(QuantType::Q5_K, matmul_quantized<FormatQ5_K>);
-    set(QuantType::Q6_K, matmul_quantized<FormatQ6_K>);
+    set(QuantType::F32, matmul<FloatKernel<FormatF32>>);
+    set(QuantType::F16, matmul<FloatKernel<FormatF16>>);
+    set(QuantType::BF16, matmul<FloatKernel<FormatBF16>>);
+    set(QuantType::Q4_0, matmul<Int8Kernel<QuantType::Q4_0, Quants4, OffsetScales<-8>>>);
+    set(QuantType::Q4_1, matmul<Int8Kernel<QuantType::Q4_1, Quants4, PairScales>>);
+    set(QuantType::Q5_0, matmul<Int8Kernel<QuantType::Q5_0, Quants5, OffsetScales<-16>>>);
+    set(QuantType::Q5_1, matmul<Int8Kernel<QuantType::Q5_1, Quants5, PairScales>>);
+    set(QuantType::Q8_0, matmul<Int16Kernel>);
+    set(QuantType::Q4_K, matmul<Int8Kernel<QuantType::Q4_K, Quants4, KScales>>);
+    set(QuantType::Q5_K, matmul<Int8Kernel<QuantType::Q5_K, Quants5, KScales>>);
+    set(QuantType::Q6_K, matmul<Int8Kernel<QuantType::Q6_K, Quants6, SuperScales>>);
 }
 
 } // namespace ridgeline

@@ -11,9 +11,10 @@
 
 namespace ridgeline {
 
-// What a step's time is booked on. Block copies count as embed. Quantising the input of a product counts with
-// what made it: with the norm, with attention, with SwiGLU (gate_up_proj). RoPE and the KV write count as
-// qkv_proj, residual sums with their product.
+// What a step's time is booked on: five jobs a layer, each with what follows it on whole rows. embed: block
+// copies, embedding and the first norm; qkv_proj: RoPE and the KV write too; attention: its output quantised;
+// o_proj and down_proj: the residual sum, the next norm and its quantising; gate_up_proj: SwiGLU and its
+// quantising; norms: the norm before the head, of the rows that need logits.
 enum class Op { kEmbed, kNorms, kQkvProj, kAttention, kOProj, kGateUpProj, kDownProj, kLmHead };
 constexpr int kNumOps = 8;
 extern const char* const kOpNames[kNumOps];
@@ -21,12 +22,17 @@ extern const char* const kOpNames[kNumOps];
 // Reused from step to step; T tokens.
 struct ForwardScratch {
     GrowingBuffer<float> hidden;    // [T][hidden]: the residual stream
-    GrowingBuffer<float> projected; // [T][q + 2 kv], [T][hidden] or [T][2 ffn]
+    GrowingBuffer<float> projected; // [T][q + 2 kv] or [T][hidden]
     GrowingBuffer<float> cosine;    // [T][pairs]
     GrowingBuffer<float> sine;
     GrowingBuffer<int32_t> slots;   // [T]: block of each token
     GrowingBuffer<uint16_t> halves; // [threads][head_dim]
-    ActivationBuffer input;         // of the next product
+    GrowingBuffer<float> rows;      // [threads][hidden]: a normalised row
+    GrowingBuffer<float> gate_up;   // [threads][2][tokens of a block][32]
+    ActivationBuffer normed;        // inputs of products
+    ActivationBuffer attended;
+    ActivationBuffer activated;
+    BlockCounters counters;
     AttentionScratch attention;
 };
 

@@ -1,79 +1,41 @@
 #include "ops/matmul.h"
 
-#include <algorithm>
-
 namespace ridgeline {
 
 namespace {
 
-// A chunk of rows is taken at a time: small enough to even out slow threads, large enough to stream.
-constexpr int64_t kMinRowsPerChunk = 16;
-constexpr int64_t kMaxRowsPerChunk = 64;
-constexpr int64_t kChunksPerThread = 8;
-
-int64_t rows_per_chunk(int64_t num_rows, int num_threads) {
-    if (num_threads == 1) {
-        return kMaxRowsPerChunk;
-    }
-    const int64_t even = num_rows / (num_threads * kChunksPerThread) / kTokenTile * kTokenTile;
-    return std::clamp(even, kMinRowsPerChunk, kMaxRowsPerChunk);
-}
+// A cell reads about this many bytes of weights (times tokens / 4 if there are more): a few microseconds.
+constexpr int64_t kBytesPerCell = 40 << 10;
+constexpr int64_t kMinChunksPerThread = 3;
+constexpr int64_t kTokensPerTile = 8;
+constexpr int64_t kMaxTokensPerBlock = 64; // whose input stays in the caches
 
 } // namespace
 
-Activations ActivationBuffer::reserve(int64_t num_tokens, int64_t cols) {
-    const int64_t num_tiles = (num_tokens + kTokenTile - 1) / kTokenTile;
-    const int64_t num_padded = num_tiles * kTokenTile;
-    const int64_t num_scales = num_padded * (cols / kActivationBlock);
-    return {num_tokens,
-            cols,
-            x.reserve(num_padded * cols),
-            q.reserve(num_padded * cols),
-            scale.reserve(num_scales),
-            scaled_sum.reserve(num_scales)};
+Grid plan_grid(int64_t num_units, int64_t unit_bytes, int64_t num_tokens, int num_threads) {
+    const int64_t even = num_tokens / (2 * num_threads) / kTokensPerTile * kTokensPerTile;
+    const int64_t tokens = std::clamp(even, kTokensPerTile, kMaxTokensPerBlock);
+    const int64_t work_bytes = unit_bytes * std::max<int64_t>(1, std::min(tokens, num_tokens) / 4);
+    const int64_t units = std::max<int64_t>(1, kBytesPerCell / work_bytes);
+    const int64_t most = std::max<int64_t>(1, num_units / (num_threads * kMinChunksPerThread));
+    return {num_units, std::min(units, most), num_tokens, tokens};
 }
 
-void quantize_token(const KernelTable& kernels, const Activations& activations, int64_t token) {
-    const int64_t cols = activations.cols;
-    if (cols % kActivationBlock != 0) {
-        return;
-    }
-    const int64_t tile_at = token / kTokenTile * (cols / kActivationBlock) * kTokenTile;
-    const int64_t scales_at = tile_at + token % kTokenTile;
-    kernels.quantize(activations.x + token * cols, cols, activations.q + token * cols,
-                     activations.scale + scales_at, activations.scaled_sum + scales_at);
-}
-
-void matmul(const KernelTable& kernels, ThreadPool& pool, const MatmulTarget* targets, int num_targets,
-            const Activations& activations) {
-    if (activations.num_tokens == 0) {
-        return;
-    }
-    int64_t num_rows = 0;
+void multiply(const KernelTable& kernels, const MatmulTarget* targets, int num_targets,
+              const PanelRange& range, const Activations& input) {
+    int64_t first = 0;
     for (int i = 0; i < num_targets; i++) {
-        num_rows += targets[i].weight->rows;
-    }
-    const int64_t chunk = rows_per_chunk(num_rows, pool.num_threads());
-    const auto chunks_of = [chunk](const MatmulTarget& t) { return (t.weight->rows + chunk - 1) / chunk; };
-    int64_t num_chunks = 0;
-    for (int i = 0; i < num_targets; i++) {
-        num_chunks += chunks_of(targets[i]);
-    }
-    pool.parallel_for(num_chunks, 1, [&](int64_t begin, int64_t end, int) {
-        for (int64_t index = begin; index < end; index++) {
-            const MatmulTarget* target = targets;
-            int64_t chunk_in_target = index;
-            while (chunk_in_target >= chunks_of(*target)) {
-                chunk_in_target -= chunks_of(*target);
-                target++;
-            }
-            const int64_t row = chunk_in_target * chunk;
-            const WeightMatrix* const weight = target->weight;
-            kernels.matmul[static_cast<int>(weight->type)](
-                {weight, row, std::min(row + chunk, weight->rows), target->out, target->out_stride},
-                activations);
+        const PackedMatrix& weight = *targets[i].weight;
+        const int64_t begin = std::max<int64_t>(range.panel_begin - first, 0);
+        const int64_t end = std::min(range.panel_end - first, weight.num_panels());
+        first += weight.num_panels();
+        if (begin < end) {
+            float* const out =
+                targets[i].out + range.token_begin * targets[i].out_stride + begin * kPanelRows;
+            kernels.matmul[static_cast<int>(weight.type)](
+                {&weight, begin, end, range.token_begin, range.token_end, out, targets[i].out_stride}, input);
         }
-    });
+    }
 }
 
 } // namespace ridgeline

@@ -21,6 +21,7 @@ from ridgeline.engine.output_processor import OutputProcessor
 from ridgeline.engine.request_streams import RequestStreams
 from ridgeline.errors import ConfigError, ModelFileError
 from ridgeline.formats.gguf import open_gguf
+from ridgeline.hub.catalogue import CATALOGUE
 from ridgeline.hub.store import resolve_model
 from ridgeline.metrics.event_log import EventLog
 from ridgeline.model.forward import Forward
@@ -28,6 +29,7 @@ from ridgeline.model.kv_cache import kv_shape
 from ridgeline.model.native_forward import NativeForward
 from ridgeline.model.reference_forward import ReferenceForward
 from ridgeline.model.runner import ModelRunner
+from ridgeline.model.sampler import NativeSampler, ReferenceSampler, Sampler
 from ridgeline.model.weights import ModelWeights, load_weights
 from ridgeline.perf.kv_memory import KVShape
 from ridgeline.perf.kv_sizing import KVCacheSettings, KVCacheSize, size_kv_cache
@@ -43,6 +45,7 @@ class EngineParts:
 
     config: EngineConfig
     model_path: Path
+    model_name: str
     model: ModelConfig
     weights_bytes: int
     weights_format: str
@@ -93,7 +96,7 @@ def build_engine(config: EngineConfig, *, home: Path, clock: Clock) -> EnginePar
     event_log = EventLog(config.max_num_events)
     engine = Engine(
         Scheduler(config.scheduler, kv_cache_manager, recorder),
-        ModelRunner(forward, clock.now),
+        ModelRunner(forward, _sampler(config, limits, num_threads, clock), clock.now),
         clock,
         recorder=recorder,
         listeners=[event_log],
@@ -102,6 +105,7 @@ def build_engine(config: EngineConfig, *, home: Path, clock: Clock) -> EnginePar
     return EngineParts(
         config=config,
         model_path=path,
+        model_name=config.model if config.model in CATALOGUE else path.stem,
         model=weights.config,
         weights_bytes=weights.stored_bytes,
         weights_format=weights.main_format,
@@ -125,6 +129,12 @@ def _forward(
     return NativeForward(weights, num_blocks=num_blocks, block_size=block_size, num_threads=num_threads)
 
 
+def _sampler(config: EngineConfig, limits: EngineLimits, num_threads: int, clock: Clock) -> Sampler:
+    if config.executor == "reference":
+        return ReferenceSampler(clock.now)
+    return NativeSampler(limits.vocab_size, num_threads=num_threads)
+
+
 def _limits(config: EngineConfig, model: ModelConfig, shape: KVShape) -> EngineLimits:
     """Blocks and context length that agree with each other and with the memory there is."""
     settings = _kv_cache_settings(config, model.name, model.context_len)
@@ -141,7 +151,9 @@ def _limits(config: EngineConfig, model: ModelConfig, shape: KVShape) -> EngineL
 def _kv_cache_settings(config: EngineConfig, model_name: str, context_len: int) -> KVCacheSettings:
     max_model_len = config.max_model_len or context_len
     if max_model_len > context_len:
-        raise ConfigError("max_model_len", max_model_len, f"{model_name} was made for {context_len}")
+        raise ConfigError(
+            "max_model_len", max_model_len, f"{model_name} was made for {context_len}; give at most that"
+        )
     return KVCacheSettings(
         block_size=config.block_size,
         max_num_seqs=config.scheduler.max_num_seqs,

@@ -12,7 +12,7 @@ from ridgeline.config.env import home_dir
 from ridgeline.config.scheduler import SchedulerConfig
 from ridgeline.engine.clock import MonotonicClock
 from ridgeline.engine.engine import EngineStats
-from ridgeline.engine.input_processor import ParsedPrompt, as_prompt_list, with_priorities
+from ridgeline.engine.input_processor import ParsedPrompt, Prompt, as_prompt_list, with_priorities
 from ridgeline.engine.progress import ProgressBar
 from ridgeline.errors import ConfigError, RequestError
 from ridgeline.outputs import CompletionOutput, RequestOutput
@@ -26,6 +26,20 @@ class LLM:
     """A loaded model. Close it, use it as a context manager, or drop it to give the memory back.
 
     Not thread-safe: use it from one thread at a time.
+
+    Args:
+        model: catalogue name, `hf:org/repo[:file]` as pulled, or path of a .gguf file.
+        executor: `native`, or `reference`: NumPy in float32, exact and some ten times slower.
+        num_threads: CPU threads; None takes the physical cores this process may use.
+        block_size: tokens per KV block: 16, 32 or 64.
+        max_model_len: most tokens of prompt and output together; None takes the model's own.
+        kv_cache_bytes: K and V of all layers; None takes at most a quarter of the available memory.
+        max_num_seqs: most requests running at once.
+        max_num_batched_tokens: most tokens computed in one step.
+        enable_prefix_caching: whether requests may share blocks.
+        long_prefill_token_threshold, max_num_partial_prefills, max_long_partial_prefills,
+            scheduling_policy, priority_aging_s, watermark: see `SchedulerConfig`.
+        chat_template: text of a Jinja2 template to use instead of the model's.
     """
 
     def __init__(  # noqa: PLR0913 - the public door takes every setting by name
@@ -48,10 +62,7 @@ class LLM:
         watermark: float = 0.01,
         chat_template: str | None = None,
     ) -> None:
-        """Load `model`: a catalogue name, an `hf:` name or the path of a .gguf file.
-
-        The settings are those of `EngineConfig` and `SchedulerConfig`, None where the machine and the
-        model decide.
+        """Load a model; the settings are those of the class's docstring.
 
         Raises:
             ModelNotFoundError, ModelFileError: no such model, or its file can't be used.
@@ -103,7 +114,7 @@ class LLM:
 
     def generate(
         self,
-        prompts: object,
+        prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         priority: int | Sequence[int] = 0,
@@ -147,7 +158,7 @@ class LLM:
         return self._run(parsed, sampling_params, arrived_at_s, progress=progress)
 
     def stream(
-        self, prompt: object, sampling_params: SamplingParams | None = None, *, priority: int = 0
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, priority: int = 0
     ) -> Iterator[RequestOutput]:
         """Complete one raw prompt; yields deltas, the last one with `finished` and `metrics`.
 
@@ -158,7 +169,7 @@ class LLM:
         """
         arrived_at_s = self._clock.now()
         (parsed,) = with_priorities([self.parts.input_processor.parse_prompt(prompt)], priority)
-        return self._stream(parsed, sampling_params or SamplingParams(), arrived_at_s)
+        return self._stream(parsed, _params_for(1, sampling_params)[0], arrived_at_s)
 
     def stream_chat(
         self,
@@ -171,7 +182,7 @@ class LLM:
         """Answer one conversation; yields deltas as `stream` does."""
         arrived_at_s = self._clock.now()
         parsed = self._parse_chat(messages, cache_salt, add_generation_prompt=add_generation_prompt)
-        return self._stream(parsed, sampling_params or SamplingParams(), arrived_at_s)
+        return self._stream(parsed, _params_for(1, sampling_params)[0], arrived_at_s)
 
     def reset_prefix_cache(self) -> None:
         """Let nothing computed so far be found again; what is running goes on."""
@@ -180,6 +191,7 @@ class LLM:
     def close(self) -> None:
         """Abort what is running and give threads and memory back; closing twice is fine."""
         if self._parts is not None:
+            self._parts.request_streams.abort_all()
             self._parts.engine.close()
             self._parts = None
 
@@ -212,7 +224,8 @@ class LLM:
         ids: list[str] = []
         try:
             for prompt, prompt_params in zip(prompts, params, strict=True):
-                ids.append(streams.add(prompt, prompt_params, arrived_at_s=arrived_at_s))
+                ids.append(streams.new_request_id())
+                streams.add(ids[-1], prompt, prompt_params, arrived_at_s=arrived_at_s)
             with ProgressBar(len(ids), shown=progress and len(ids) > 1) as bar:
                 whole = [
                     _empty_output(request_id, prompt, prompt_params)
@@ -237,8 +250,9 @@ class LLM:
         self, prompt: ParsedPrompt, params: SamplingParams, arrived_at_s: float
     ) -> Iterator[RequestOutput]:
         streams = self.parts.request_streams
-        request_id = streams.add(prompt, params, arrived_at_s=arrived_at_s)
+        request_id = streams.new_request_id()
         try:
+            streams.add(request_id, prompt, params, arrived_at_s=arrived_at_s)
             finished = False
             while not finished:
                 delta = streams.next_delta(request_id)
@@ -259,7 +273,8 @@ def _params_for(
     if sampling_params is None or isinstance(sampling_params, SamplingParams):
         return [sampling_params or SamplingParams()] * num_prompts
     if not isinstance(sampling_params, Sequence) or len(sampling_params) != num_prompts:
-        raise RequestError("sampling_params", sampling_params, f"give one, or a list of {num_prompts}")
+        remedy = f"give one SamplingParams, or a list of one for each prompt ({num_prompts})"
+        raise RequestError("sampling_params", sampling_params, remedy)
     for params in sampling_params:
         if not isinstance(params, SamplingParams):
             raise RequestError("sampling_params", params, "every entry must be SamplingParams")

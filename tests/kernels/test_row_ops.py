@@ -22,7 +22,7 @@ def test_dequantize_rows(make_weight, assert_close, isa, quant_type):
     weight = make_weight(quant_type, 3, 512)
     assert_close(
         "dequantize_rows",
-        ops.dequantize_rows(weight, isa=isa),
+        ops.dequantize_rows(weight),
         reference.dequantize_rows(weight),
         quant_type=quant_type,
     )

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.sampling.selection import kept_tokens, largest, nucleus, pick, relative_weights
+from ridgeline.sampling.selection import (
+    MASS_OF_BEST,
+    kept_tokens,
+    largest,
+    nucleus,
+    pick,
+    relative_weights,
+    whole_masses,
+)
 
 # Few distinct values make ties common; many make the order matter.
 logit = st.one_of(st.integers(-3, 3).map(float), st.floats(-30, 30, width=32))
@@ -28,8 +36,8 @@ def probabilities(logits: np.ndarray, temperature: float) -> list[float]:
 
 def kept_ids(logits: np.ndarray, **limits: float) -> list[int]:
     settings = {"temperature": 1.0, "min_p": 0.0, "top_k": 0, "top_p": 1.0} | limits
-    ids, weights = kept_tokens(logits, **settings)
-    assert len(weights) == (len(logits) if ids is None else len(ids))
+    ids, masses = kept_tokens(logits, **settings)
+    assert len(masses) == (len(logits) if ids is None else len(ids))
     return list(range(len(logits))) if ids is None else ids.tolist()
 
 
@@ -99,11 +107,11 @@ def test_top_p_keeps_at_least_one(top_p):
 def test_a_nucleus_of_any_size_in_a_large_vocabulary(spread):
     """From one token to all of them: the partitions grow past every size without a seam."""
     logits = np.random.default_rng(3).normal(0, spread, 20_000).astype(np.float32)
-    weights = relative_weights(logits, 1.0)
+    masses = whole_masses(relative_weights(logits, 1.0))
     order = np.lexsort((np.arange(len(logits)), -logits))
-    mass = np.cumsum(weights[order]) / weights.sum()
+    mass = np.cumsum(masses[order]) / masses.sum()
     for top_p in (0.001, 0.01, 0.1, 0.3, 0.6, 0.9, 0.999, 1 - 1e-16):
-        kept = nucleus(logits, weights, top_p)
+        kept = nucleus(logits, masses, top_p)
         assert np.array_equal(kept, np.sort(order[: len(kept)]))
         assert mass[len(kept) - 1] >= top_p - 1e-12
         assert len(kept) == 1 or mass[len(kept) - 2] < top_p + 1e-12
@@ -119,17 +127,26 @@ def test_weights_are_probabilities_at_any_temperature(temperature, scale):
     assert weights[4] == 0
 
 
+def test_masses_are_whole_shares_of_the_best_and_sum_without_rounding():
+    masses = whole_masses(np.array([1.0, 0.5, 2.0**-43, 2.0**-45, 0.0]))
+    assert masses.tolist() == [MASS_OF_BEST, MASS_OF_BEST // 2, 1, 0, 0]
+    assert int(np.full(2**20 - 1, MASS_OF_BEST).sum()) == (2**20 - 1) * MASS_OF_BEST
+
+
 @given(
-    weights=st.lists(st.sampled_from([0.0, 1e-300, 0.25, 1.0]), min_size=1, max_size=20).filter(any),
-    uniform=st.floats(0, 1, exclude_max=True),
+    masses=st.lists(st.sampled_from([0, 1, 2**30, 2**43]), min_size=1, max_size=20).filter(any),
+    bits=st.integers(0, 2**53 - 1),
 )
-def test_pick_never_takes_a_token_without_weight(weights, uniform):
-    assert weights[pick(np.array(weights), uniform)] > 0
+def test_pick_inverts_the_cumulative_masses_and_never_takes_a_token_of_none(masses, bits):
+    position = pick(np.array(masses), bits / 2**53)
+    target = bits * sum(masses) >> 53
+    assert masses[position] > 0
+    assert sum(masses[:position]) <= target < sum(masses[: position + 1])
 
 
 @pytest.mark.parametrize(
     ("uniform", "position"),
     [(0.0, 1), (0.24999, 1), (0.25, 3), (0.74999, 3), (0.75, 4), (1 - 2**-53, 4)],
 )
-def test_pick_inverts_the_cumulative_weights(uniform, position):
-    assert pick(np.array([0.0, 1.0, 0.0, 2.0, 1.0, 0.0]), uniform) == position
+def test_pick_by_hand(uniform, position):
+    assert pick(np.array([0, 1, 0, 2, 1, 0]) * 2**43, uniform) == position

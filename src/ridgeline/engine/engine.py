@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ridgeline.core.events import Event, EventRecorder, StepFinished, TokensEmitted
 from ridgeline.core.request import Request
@@ -23,8 +23,7 @@ class EventListener(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class EngineOutput:
+class EngineOutput(NamedTuple):
     """What one step made known of one request.
 
     `token_id` is None when the step computed a piece of the prompt only.

@@ -57,6 +57,7 @@ class _Group:
     prompt_token_ids: list[int]
     choices: list[_Choice]
     prompt_logprobs: list[LogprobsAtPosition | None] | None
+    num_open_choices: int
 
 
 class OutputProcessor:
@@ -70,7 +71,7 @@ class OutputProcessor:
         self._tokenizer = tokenizer
         self._engine = engine
         self._groups: dict[str, _Group] = {}
-        self._group_of: dict[str, _Group] = {}
+        self._places: dict[str, tuple[_Group, _Choice]] = {}
 
     def add(self, request_id: str, prompt: str | None, requests: Sequence[Request]) -> None:
         """Register the requests that serve one prompt, before their first step."""
@@ -82,9 +83,11 @@ class OutputProcessor:
             list(first.prompt_token_ids),
             [self._new_choice(request) for request in requests],
             [None] if wants_prompt_logprobs else None,
+            num_open_choices=len(requests),
         )
         self._groups[request_id] = group
-        self._group_of.update({request.request_id: group for request in requests})
+        for choice in group.choices:
+            self._places[choice.request.request_id] = (group, choice)
 
     def abort(self, request_id: str) -> RequestOutput | None:
         """End all choices of a prompt now; the last delta, or None when it is unknown or over."""
@@ -95,22 +98,21 @@ class OutputProcessor:
         for choice in group.choices:
             if not choice.is_over:
                 self._engine.finish_request(choice.request.request_id, FinishReason.ABORT)
-                completions.append(self._closed(choice, ""))
+                completions.append(self._closed(group, choice, ""))
         return self._delta(group, completions)
 
     def process(self, engine_outputs: Iterable[EngineOutput]) -> list[RequestOutput]:
         """Deltas of one step, one per prompt that released anything, in the order of the batch."""
         completions: dict[str, list[CompletionOutput]] = {}
         for output in engine_outputs:
-            group = self._group_of.get(output.request.request_id)
-            if group is None:
+            place = self._places.get(output.request.request_id)
+            if place is None:
                 continue
-            if group.prompt_logprobs is not None and output.prompt_logprobs:
-                known = group.prompt_logprobs
-                known += [self._logprobs(entry) for entry in output.prompt_logprobs]
+            group, choice = place
+            if output.prompt_logprobs and group.prompt_logprobs is not None:
+                group.prompt_logprobs += [self._logprobs(entry) for entry in output.prompt_logprobs]
             if output.token_id is not None:
-                choice = next(c for c in group.choices if c.request is output.request)
-                delta = self._push(choice, output)
+                delta = self._push(group, choice, output)
                 if delta is not None:
                     completions.setdefault(group.request_id, []).append(delta)
         return [self._delta(self._groups[request_id], deltas) for request_id, deltas in completions.items()]
@@ -123,44 +125,46 @@ class OutputProcessor:
             StopStringMatcher(params.stop, include_stop_str_in_output=params.include_stop_str_in_output),
         )
 
-    def _push(self, choice: _Choice, output: EngineOutput) -> CompletionOutput | None:
+    def _push(self, group: _Group, choice: _Choice, output: EngineOutput) -> CompletionOutput | None:
         """Take one token; its delta, or None while everything is held back."""
         request, token_id = choice.request, output.token_id
         assert token_id is not None
         choice.token_times_s.append(output.emitted_at_s)
-        logprobs = self._logprobs(output.logprobs) if output.logprobs is not None else None
-        if logprobs is not None:
+        logprobs = None
+        if output.logprobs is not None:
+            logprobs = self._logprobs(output.logprobs)
             choice.cumulative_logprob += logprobs[token_id].logprob
-        choice.held.append(_HeldToken(token_id, logprobs, choice.num_chars_pushed))
-        text = "" if self._is_hidden_stop(request, token_id) else choice.detokenizer.push(token_id)
+        detokenizer = choice.detokenizer
+        text = "" if self._is_hidden_stop(request, token_id) else detokenizer.push(token_id)
         choice.num_chars_pushed += len(text)
-        choice.held[-1].text_end = choice.num_chars_pushed + int(choice.detokenizer.has_incomplete_character)
-        if len(choice.token_times_s) <= request.sampling_params.min_tokens:
-            released = text
-        else:
-            match = choice.matcher.push(text)
-            released, choice.stop_string = match.text_to_emit, match.matched
-        if choice.stop_string is not None:
-            self._engine.finish_request(request.request_id, FinishReason.STOP, stop_reason=choice.stop_string)
+        text_end = choice.num_chars_pushed + int(detokenizer.has_incomplete_character)
+        choice.held.append(_HeldToken(token_id, logprobs, text_end))
+        if len(choice.token_times_s) > request.sampling_params.min_tokens:
+            text, choice.stop_string = choice.matcher.push(text)
+            if choice.stop_string is not None:
+                self._engine.finish_request(
+                    request.request_id, FinishReason.STOP, stop_reason=choice.stop_string
+                )
         if request.is_finished:
-            return self._closed(choice, released)
-        choice.num_chars_released += len(released)
-        return self._released(choice, released)
+            return self._closed(group, choice, text)
+        choice.num_chars_released += len(text)
+        return self._released(choice, text)
 
     def _released(self, choice: _Choice, text: str) -> CompletionOutput | None:
-        tokens = []
-        while choice.held and choice.held[0].text_end <= choice.num_chars_released:
-            tokens.append(choice.held.popleft())
+        tokens, held = [], choice.held
+        while held and held[0].text_end <= choice.num_chars_released:
+            tokens.append(held.popleft())
         if not tokens and not text:
             return None
         return self._completion(choice, text, tokens)
 
-    def _closed(self, choice: _Choice, text: str) -> CompletionOutput:
+    def _closed(self, group: _Group, choice: _Choice, text: str) -> CompletionOutput:
         """The last delta. A stop string wins over a limit that the same token reached."""
         choice.is_over = True
+        group.num_open_choices -= 1
+        if choice.stop_string is None:
+            text += self._flushed(choice)
         stop_string = choice.stop_string
-        if stop_string is None:
-            text += choice.matcher.push(choice.detokenizer.finish()).text_to_emit + choice.matcher.finish()
         tokens = list(choice.held)
         choice.held.clear()
         completion = self._completion(choice, text, tokens)
@@ -168,6 +172,15 @@ class OutputProcessor:
         completion.finish_reason = request.finish_reason if stop_string is None else FinishReason.STOP
         completion.stop_reason = request.stop_reason if stop_string is None else stop_string
         return completion
+
+    def _flushed(self, choice: _Choice) -> str:
+        """What was held back; the replacement of a last, incomplete character may complete a stop string."""
+        text = choice.detokenizer.finish()
+        if len(choice.token_times_s) <= choice.request.sampling_params.min_tokens:
+            return choice.matcher.finish() + text
+        match = choice.matcher.push(text)
+        choice.stop_string = match.matched
+        return match.text_to_emit + choice.matcher.finish()
 
     def _completion(self, choice: _Choice, text: str, tokens: list[_HeldToken]) -> CompletionOutput:
         request = choice.request
@@ -181,13 +194,13 @@ class OutputProcessor:
         )
 
     def _delta(self, group: _Group, completions: list[CompletionOutput]) -> RequestOutput:
-        finished = all(choice.is_over for choice in group.choices)
+        finished = group.num_open_choices == 0
         metrics: RequestMetrics | None = None
         if finished:
             metrics = merged_metrics([request_metrics(c.request, c.token_times_s) for c in group.choices])
             del self._groups[group.request_id]
             for choice in group.choices:
-                del self._group_of[choice.request.request_id]
+                del self._places[choice.request.request_id]
         prompt_logprobs = group.prompt_logprobs
         if prompt_logprobs is not None and group.choices[0].token_times_s:
             group.prompt_logprobs = None

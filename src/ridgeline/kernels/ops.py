@@ -55,14 +55,16 @@ class StepArrays(TypedDict):
 
 
 class NativeModel:
-    """A model ready to compute on its stored weights, with its own threads.
+    """A model ready to compute on weights that it packs for its kernels, with its own threads.
 
     Args:
         config: dimensions; `head_dim` must be a multiple of 8.
-        tensors: by GGUF name; kept alive, and mapped, until `close`.
+        tensors: by GGUF name; not needed any more once this is made.
         block_size: tokens per KV block, a multiple of 16.
         num_threads: workers, the calling thread among them.
         isa: name of an instruction set, None for the fastest.
+        releases_file: the tensors lie in a mapped file (nowhere else!): give its pages back to the system
+            as soon as they are packed, so that no weight is in memory twice.
 
     Raises:
         ConfigError: `isa` is none of `available_isas`.
@@ -77,6 +79,7 @@ class NativeModel:
         block_size: int,
         num_threads: int,
         isa: str | None = None,
+        releases_file: bool = False,
     ) -> None:
         _check_isa(isa)
         stored = {
@@ -84,7 +87,13 @@ class NativeModel:
             for name, tensor in tensors.items()
         }
         with _engine_errors():
-            self._native = _native.NativeModel(_dims(config), stored, block_size, num_threads, isa)
+            try:
+                self._native = _native.NativeModel(
+                    _dims(config), stored, block_size, num_threads, isa, releases_file
+                )
+            except RuntimeError as error:
+                remedy = f"the system does not give the threads ({error}); take fewer"
+                raise ConfigError("num_threads", num_threads, remedy) from None
 
     @property
     def isa(self) -> str:
@@ -114,7 +123,7 @@ class NativeModel:
             )
 
     def close(self) -> None:
-        """End the threads and let go of the weights; waits for a step in progress. May be repeated."""
+        """End the threads and free the weights; waits for a step in progress. May be repeated."""
         self._native.close()
 
     def __enter__(self) -> NativeModel:
@@ -126,11 +135,11 @@ class NativeModel:
         self.close()
 
 
-def dequantize_rows(weight: QuantTensor, *, isa: str | None = None) -> Float32Array:
-    """See `reference.dequantize_rows`."""
+def dequantize_rows(weight: QuantTensor) -> Float32Array:
+    """See `reference.dequantize_rows`; packs the matrix and reads the rows back."""
     out = np.empty(weight.shape, np.float32)
     with _engine_errors():
-        _native.dequantize_rows(weight.data.reshape(-1), weight.quant_type.type_id, out, isa)
+        _native.dequantize_rows(weight.data.reshape(-1), weight.quant_type.type_id, out)
     return out
 
 
@@ -142,8 +151,19 @@ def quantize_activations(
     scales = np.empty((x.shape[0], x.shape[1] // 32), np.float32)
     scaled_sums = np.empty_like(scales)
     with _engine_errors():
-        _native.quantize_activations(x, q, scales, scaled_sums, isa)
+        _native.quantize8(x, q, scales, scaled_sums, isa)
     return q, scales, scaled_sums
+
+
+def quantize_activations_16(
+    x: Float32Array, *, isa: str | None = None
+) -> tuple[NDArray[np.int16], Float32Array]:
+    """See `reference.quantize_activations_16`."""
+    q = np.empty(x.shape, np.int16)
+    scales = np.empty((x.shape[0], x.shape[1] // 32), np.float32)
+    with _engine_errors():
+        _native.quantize16(x, q, scales, isa)
+    return q.reshape(*scales.shape, 8, 4)[..., [0, 2, 1, 3]].reshape(x.shape), scales
 
 
 def matmul(

@@ -47,25 +47,38 @@ def quantize_activations(x: Float32Array) -> tuple[NDArray[np.int8], Float32Arra
     Per block of 32: scale = max|x| / 127, q = x · (127 / max|x|) rounded to nearest even, scaled_sum =
     scale · Σq. Blocks with max|x| < 1e−30 count as zero.
     """
+    q, scales = _quantize(x, 127)
+    scaled_sums = (scales * q.sum(axis=-1)).astype(np.float32)
+    return q.astype(np.int8).reshape(x.shape), scales, scaled_sums
+
+
+def quantize_activations_16(x: Float32Array) -> tuple[NDArray[np.int16], Float32Array]:
+    """As `quantize_activations` with q i16[T, K] in [−32767, 32767], for 8-bit weights; no sums."""
+    q, scales = _quantize(x, 32767)
+    return q.astype(np.int16).reshape(x.shape), scales
+
+
+def _quantize(x: Float32Array, limit: int) -> tuple[Float32Array, Float32Array]:
+    """Rounded q[T, K/32, 32] with magnitudes up to `limit`, and scales[T, K/32]."""
     num_tokens, num_columns = x.shape
     blocks = x.reshape(num_tokens, num_columns // ACTIVATION_BLOCK, ACTIVATION_BLOCK)
     amax = np.abs(blocks).max(axis=-1)
     is_zero = amax < _SMALLEST_AMAX
-    inverse = np.where(is_zero, 0, np.float32(127) / np.where(is_zero, 1, amax)).astype(np.float32)
-    q = np.rint(blocks * inverse[..., None])
-    scales = np.where(is_zero, 0, amax / np.float32(127)).astype(np.float32)
-    scaled_sums = (scales * q.sum(axis=-1)).astype(np.float32)
-    return q.astype(np.int8).reshape(x.shape), scales, scaled_sums
+    inverse = np.where(is_zero, 0, np.float32(limit) / np.where(is_zero, 1, amax)).astype(np.float32)
+    scales = np.where(is_zero, 0, amax / np.float32(limit)).astype(np.float32)
+    return np.rint(blocks * inverse[..., None]), scales
 
 
 def matmul(weight: QuantTensor, x: Float32Array) -> Float32Array:
     """x[T, K] · weight[rows, K]ᵀ → [T, rows], summed in float64.
 
-    Quantised weights meet activations as `quantize_activations` rounds them, float weights exact ones.
+    Quantised weights meet activations as `quantize_activations` rounds them (8-bit ones as
+    `quantize_activations_16` does), float weights exact ones.
     """
     inputs = x.astype(np.float64)
     if weight.quant_type.quant_block_size > 1:
-        q, scales, _ = quantize_activations(x)
+        is_8_bit = weight.quant_type.name == "Q8_0"
+        q, scales = quantize_activations_16(x) if is_8_bit else quantize_activations(x)[:2]
         inputs = np.repeat(scales.astype(np.float64), ACTIVATION_BLOCK, axis=1) * q
     product: NDArray[np.float64] = inputs @ dequantize_rows(weight).astype(np.float64).T
     return product.astype(np.float32)

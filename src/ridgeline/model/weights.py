@@ -28,6 +28,8 @@ class ModelWeights:
 
     config: ModelConfig
     tensors: Mapping[str, QuantTensor]
+    are_mapped: bool = False
+    """Whether the matrices' bytes lie in a mapped file, whose pages can be given back after reading."""
 
     @property
     def stored_bytes(self) -> int:
@@ -72,7 +74,7 @@ def load_weights(file: GGUFFile) -> ModelWeights:
         tensor = _stored(file, name)
         tensors[name] = _as_f32(tensor, file.path) if len(shape) == 1 else tensor
     _refuse_unknown(file.path, config.arch, set(shapes) - set(tensors))
-    return ModelWeights(config, tensors)
+    return ModelWeights(config, tensors, are_mapped=True)
 
 
 def expected_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -1,7 +1,7 @@
 """Logits processors: each changes one row of logits in place, before temperature.
 
 All take `logits` as float64[vocab_size] that the caller owns. Meanings and order are vLLM's: the
-min_tokens mask, logit bias, repetition penalty, then frequency and presence penalties.
+allowed tokens, the min_tokens mask, logit bias, repetition penalty, then frequency and presence penalties.
 """
 
 from __future__ import annotations
@@ -15,14 +15,22 @@ from numpy.typing import NDArray
 _MIN_PENALTY, _MAX_PENALTY = 1e-200, 1e200
 
 
+def allow_tokens(logits: NDArray[np.float64], allowed: NDArray[np.uint32]) -> None:
+    """Make every token impossible (−∞) whose bit, i % 32 of word i // 32 of `allowed`, is 0."""
+    bits = np.unpackbits(allowed.view(np.uint8), count=len(logits), bitorder="little")
+    logits[bits == 0] = -np.inf
+
+
 def mask_tokens(logits: NDArray[np.float64], token_ids: Collection[int]) -> None:
     """Make `token_ids` impossible (−∞). Ids outside the vocabulary can't come anyway.
 
-    A mask over the whole vocabulary would leave nothing to choose and is not applied.
+    A mask that would leave nothing to choose is not applied.
     """
-    masked = {token_id for token_id in token_ids if token_id < len(logits)}
-    if len(masked) < len(logits):
-        logits[list(masked)] = -np.inf
+    ids = [token_id for token_id in token_ids if token_id < len(logits)]
+    before = logits[ids]
+    logits[ids] = -np.inf
+    if logits.max() == -np.inf:
+        logits[ids] = before
 
 
 def add_logit_bias(logits: NDArray[np.float64], logit_bias: Mapping[int, float]) -> None:

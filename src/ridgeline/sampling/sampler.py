@@ -1,8 +1,9 @@
 """The sampler: logits of one step → one token per row, with log-probabilities where asked for.
 
-Per row, in vLLM's order: logprobs of the raw logits; min_tokens mask, logit bias, penalties; then the
-best token, or temperature → min_p → top_k → top_p → one draw. Every row is worked alone with its own
-numbers, so its result does not depend on the rest of the batch.
+Per row, in vLLM's order: logprobs of the raw logits; allowed tokens, min_tokens mask, logit bias,
+penalties; then the best token, or temperature → min_p → top_k → top_p → one draw. Every row is worked
+alone with its own numbers, so its result does not depend on the rest of the batch. This is the NumPy twin
+of `kernels.sampling_ops`: same tokens, same bits of every logprob.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from ridgeline.core.step import TokenLogprobs
 from ridgeline.errors import EngineError
 from ridgeline.sampling import logits_processors as processors
+from ridgeline.sampling.exponential import exp_nonpositive, halving_sum
 from ridgeline.sampling.rng import uniform
 from ridgeline.sampling.selection import FloatArray, IntArray, kept_tokens, largest, pick
 from ridgeline.sampling_params import SamplingParams
@@ -28,7 +30,8 @@ class SamplingRow:
 
     The draw is keyed by (`seed`, `choice_index`, number of output tokens). `eos_token_ids` are the
     model's own, also under ignore_eos: like vLLM, min_tokens holds them back either way, while
-    ignore_eos alone masks nothing (the token is generated, and does not end the request).
+    ignore_eos alone masks nothing (the token is generated, and does not end the request). Bit i % 32 of
+    word i // 32 of `allowed_tokens` says whether token i may come; None allows all.
     """
 
     params: SamplingParams
@@ -37,6 +40,7 @@ class SamplingRow:
     prompt_token_ids: Sequence[int]
     output_token_ids: Sequence[int]
     eos_token_ids: Collection[int]
+    allowed_tokens: NDArray[np.uint32] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ class SampledToken:
 def sample(logits: NDArray[np.float32], rows: Sequence[SamplingRow]) -> list[SampledToken]:
     """One token for each row of `logits` float32[num_rows, vocab_size], which is left unchanged.
 
-    Raises EngineError when a row has no finite maximum (NaN or infinite logits).
+    Raises EngineError when a row has no finite maximum (NaN or infinite logits), or nothing is allowed.
     """
     assert len(logits) == len(rows)
     return [_sample_row(row_logits, row) for row_logits, row in zip(logits, rows, strict=True)]
@@ -86,9 +90,14 @@ def _adjusted(logits: NDArray[np.float32], row: SamplingRow) -> FloatArray:
     holds_back = len(output) < params.min_tokens
     repeats = params.repetition_penalty != 1
     counts = bool(output) and (params.frequency_penalty != 0 or params.presence_penalty != 0)
-    if not (holds_back or params.logit_bias or repeats or counts):
+    masks = row.allowed_tokens is not None
+    if not (masks or holds_back or params.logit_bias or repeats or counts):
         return logits
     adjusted = logits.astype(np.float64)
+    if row.allowed_tokens is not None:
+        processors.allow_tokens(adjusted, row.allowed_tokens)
+        if math.isinf(adjusted.max()):
+            raise EngineError("no token is allowed")
     if holds_back:
         processors.mask_tokens(adjusted, {*row.eos_token_ids, *params.stop_token_ids})
     if params.logit_bias:
@@ -107,22 +116,22 @@ def _choose(logits: FloatArray, row: SamplingRow) -> int:
     params = row.params
     if params.is_greedy:
         return int(logits.argmax())
-    ids, weights = kept_tokens(
+    ids, masses = kept_tokens(
         logits,
         temperature=params.temperature,
         min_p=params.min_p,
         top_k=params.top_k,
         top_p=params.top_p,
     )
-    position = pick(weights, uniform(row.seed, row.choice_index, len(row.output_token_ids)))
+    position = pick(masses, uniform(row.seed, row.choice_index, len(row.output_token_ids)))
     return position if ids is None else int(ids[position])
 
 
 def _token_logprobs(logits: NDArray[np.float32], token_id: int, num_logprobs: int) -> TokenLogprobs:
     """Entry 0 is `token_id`, then the `num_logprobs` best (−1: all) by (logprob desc, id asc)."""
     best = _check_finite(logits)
-    exponentials = np.exp(np.subtract(logits, best, dtype=np.float64))
-    log_total = best + math.log(exponentials.sum())
+    exponentials = exp_nonpositive(np.subtract(logits, best, dtype=np.float64))
+    log_total = best + math.log(halving_sum(exponentials))
     own = logits[token_id]
     rank = 1 + np.count_nonzero(logits > own) + np.count_nonzero(logits[:token_id] == own)
     top_ids = _ranked_ids(logits, len(logits) if num_logprobs == -1 else num_logprobs)

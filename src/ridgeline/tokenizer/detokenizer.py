@@ -27,11 +27,8 @@ class Detokenizer:
         self._skipped = tokenizer.special_token_ids if skip_special_tokens else frozenset()
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._strips_space = tokenizer.adds_space_prefix and not continues_text
-
-    @property
-    def has_incomplete_character(self) -> bool:
+        self.has_incomplete_character = False
         """Whether the tokens so far end inside a character, whose bytes are held back."""
-        return bool(self._utf8.getstate()[0])
 
     def push(self, token_id: int) -> str:
         """The characters that this token completes; often empty.
@@ -42,10 +39,18 @@ class Detokenizer:
         token = self._tokenizer.token_bytes(token_id)
         if token_id in self._skipped:
             return ""
-        return self._stripped(self._utf8.decode(token))
+        if not self.has_incomplete_character:
+            try:
+                return self._stripped(token.decode())
+            except UnicodeDecodeError:
+                pass  # not the whole of a character: the slower decoder keeps its bytes
+        text = self._utf8.decode(token)
+        self.has_incomplete_character = bool(self._utf8.getstate()[0])
+        return self._stripped(text)
 
     def finish(self) -> str:
         """What is left at the end: U+FFFD for an incomplete character, else nothing."""
+        self.has_incomplete_character = False
         return self._stripped(self._utf8.decode(b"", final=True))
 
     def _stripped(self, text: str) -> str:

@@ -180,16 +180,21 @@ class Tokenizer:
         Raises:
             RequestError: the id is outside the vocabulary.
         """
+        if type(token_id) is int and 0 <= token_id < self.vocab_size:
+            known = self._bytes[token_id]
+            return known if known is not None else self._spelled(token_id)
+        # NumPy's integers and the like are fine too.
         index = operator.index(token_id) if isinstance(token_id, SupportsIndex) else -1
         if not 0 <= index < self.vocab_size or isinstance(token_id, bool):
             raise RequestError(
                 "token_ids", token_id, f"token ids are whole numbers in 0…{self.vocab_size - 1}"
             )
-        known = self._bytes[index]
-        if known is None:
-            # Two threads may both get here; they write the same value.
-            known = self._spell(self._vocabulary.tokens[index], self._vocabulary.token_types[index])
-            self._bytes[index] = known
+        return self.token_bytes(index)
+
+    def _spelled(self, token_id: int) -> bytes:
+        # Two threads may both get here; they write the same value.
+        known = self._spell(self._vocabulary.tokens[token_id], self._vocabulary.token_types[token_id])
+        self._bytes[token_id] = known
         return known
 
     def token_text(self, token_id: int) -> str:

@@ -1,0 +1,122 @@
+"""The native sampler, typed: one call for all rows of a step.
+
+`Sampler` gives the same tokens and the same bits of every logprob as the NumPy sampler in `sampling`, for
+any instruction set and number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.core.step import TokenLogprobs
+from ridgeline.errors import EngineError
+from ridgeline.kernels import _native
+from ridgeline.sampling_params import SamplingParams
+
+_NO_LOGPROBS = -2
+_MAX_TOP_K = 2**31 - 1
+
+
+def available_sampling_isas() -> tuple[str, ...]:
+    """Names of the instruction sets this machine has sampling kernels for, slowest first."""
+    return tuple(_native.available_sampling_isas())
+
+
+class RowSettings:
+    """What the sampler knows of one request; made once, then told of new output tokens.
+
+    `eos_token_ids` and the stop tokens are held back until `min_tokens`.
+    """
+
+    __slots__ = ("_counts", "native")
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        *,
+        seed: int,
+        choice_index: int,
+        prompt_token_ids: Sequence[int],
+        eos_token_ids: Sequence[int],
+    ) -> None:
+        row = self.native = _native.SamplingRow()
+        row.temperature, row.top_p, row.min_p = params.temperature, params.top_p, params.min_p
+        row.top_k = min(params.top_k, _MAX_TOP_K)
+        row.seed, row.choice_index = seed, choice_index
+        row.num_logprobs = _NO_LOGPROBS if params.logprobs is None else params.logprobs
+        row.min_tokens = min(params.min_tokens, _MAX_TOP_K)
+        row.repetition_penalty = params.repetition_penalty
+        row.presence_penalty, row.frequency_penalty = params.presence_penalty, params.frequency_penalty
+        if params.min_tokens:
+            row.hold_back([i for i in (*eos_token_ids, *params.stop_token_ids) if i <= _MAX_TOP_K])
+        for token_id, bias in params.logit_bias.items():
+            row.add_logit_bias(token_id, bias)
+        self._counts = (
+            params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
+        )
+        if self._counts:
+            row.count_prompt(list(prompt_token_ids))
+
+    def count_output(self, output_token_ids: Sequence[int]) -> int:
+        """Tell of the output so far, of which only what is new is looked at; returns its length."""
+        num_output = len(output_token_ids)
+        if self._counts and num_output != self.native.num_counted:
+            self.native.count_output(output_token_ids[self.native.num_counted :])
+        return num_output
+
+
+class Sampler:
+    """Samples and ranks rows of logits float32[num_rows, vocab_size], with its own threads.
+
+    `isa` picks the kernels of one instruction set, None the fastest.
+    """
+
+    def __init__(self, vocab_size: int, *, num_threads: int = 1, isa: str | None = None) -> None:
+        with _engine_errors():
+            self._native = _native.Sampler(vocab_size, num_threads, isa)
+
+    def sample(
+        self,
+        logits: NDArray[np.float32],
+        rows: Sequence[RowSettings],
+        positions: Sequence[int],
+        allowed_tokens: Sequence[NDArray[np.uint32] | None] = (),
+    ) -> tuple[list[int], list[TokenLogprobs | None], float]:
+        """One token for each row, logprobs where its request asked for them, and native seconds.
+
+        `positions[i]` is the number of output tokens of row i, `allowed_tokens[i]` (if given) its mask: bit
+        t % 32 of word t // 32 allows token t.
+
+        Raises:
+            EngineError: logits without a finite maximum, nothing allowed, or arrays that don't fit.
+        """
+        natives = [row.native for row in rows]
+        with _engine_errors():
+            token_ids, lists, seconds = self._native.sample(logits, natives, positions, allowed_tokens)
+        return token_ids, [entry if entry is None else TokenLogprobs(*entry) for entry in lists], seconds
+
+    def prompt_logprobs(
+        self, logits: NDArray[np.float32], token_ids: Sequence[int], num_logprobs: int
+    ) -> list[TokenLogprobs]:
+        """Logprobs of a known text: `token_ids[i]` stands at the position that `logits[i]` predicts.
+
+        `num_logprobs` as in `SamplingParams`.
+
+        Raises:
+            EngineError: logits without a finite maximum, or arrays that don't fit.
+        """
+        with _engine_errors():
+            lists = self._native.token_logprobs(logits, list(token_ids), num_logprobs)
+        return [TokenLogprobs(*entry) for entry in lists]
+
+
+@contextmanager
+def _engine_errors() -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise EngineError(str(error).partition("\n")[0]) from error
