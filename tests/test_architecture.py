@@ -30,10 +30,11 @@ ROOM_CEILINGS = {
     "metrics": 900,
     "perf": 1800,
     "workload": 450,
+    "dashboard": 500,
     "model": 1300,
     "engine": 900,
     "bench": 1100,
-    "cli": 1000,
+    "cli": 1400,
 }
 LEAF_CEILINGS = {
     "__init__.py": 60,

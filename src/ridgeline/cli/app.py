@@ -6,7 +6,7 @@ from cyclopts import App
 from rich.console import Console
 
 from ridgeline import __version__
-from ridgeline.cli import bench, chat, generate, models, plan, pull
+from ridgeline.cli import bench, chat, generate, kv, models, plan, pull
 
 
 def new_app() -> App:
@@ -25,5 +25,6 @@ def new_app() -> App:
     app.command(generate.generate)
     app.command(chat.chat)
     app.command(plan.plan)
+    app.command(kv.new_app())
     app.command(bench.new_app())
     return app

@@ -1,0 +1,1 @@
+"""What the records look like: pages of one file each, and maps for the terminal."""
