@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -41,6 +41,8 @@ class ShowOptions:
     """Write the events to this file, one JSON object a line."""
     html: Path | None = None
     """Write a page with a time slider to this file."""
+    n: int = 1
+    """Samples per prompt; they share its blocks."""
     frames: int = 6
     """Steps to show in the terminal: the ones that tell the most."""
     raw: Annotated[bool, Flag] = False
@@ -73,7 +75,8 @@ def show(
     if options.trace is not None:
         record = block_record(*parse_event_trace(read_lines("trace", options.trace)))
     else:
-        record = _run(list(prompts), sampling.params(), options, engine)
+        params = replace(sampling.params(), n=options.n)
+        record = _run(list(prompts), params, options, engine)
     if options.save_trace is not None:
         text = "".join(format_event_trace(record.header, record.events))
         write_text("save_trace", options.save_trace, text)

@@ -10,6 +10,7 @@ from ridgeline.metrics.block_map import BlockState
 from ridgeline.metrics.block_record import BlockRecord
 
 _MAX_STEPS = 400
+_MAX_CELLS = 400_000  # blocks × steps: some tens of megabytes of page
 _COLOURS = {
     BlockState.FREE: "#f2f2f2",
     BlockState.FILLING: "#a6cee3",
@@ -27,9 +28,10 @@ _MEANINGS = {
 
 
 def block_map_page(record: BlockRecord) -> str:
-    """The whole record as HTML; of more than 400 steps, 400 that tell the most."""
+    """The record as HTML; of more than 400 steps (fewer for many blocks) those that tell the most."""
     header, letters = record.header, request_letters(record)
-    frames = list(record.frames) if len(record.frames) <= _MAX_STEPS else record.key_frames(_MAX_STEPS)
+    num_blocks = len(record.frames[-1].blocks) if record.frames else 0
+    frames = record.key_frames(max(2, min(_MAX_STEPS, _MAX_CELLS // max(num_blocks, 1))))
     data = {
         "frames": [record.frame_document(frame) for frame in frames],
         "states": list(_COLOURS),
@@ -53,7 +55,7 @@ def block_map_page(record: BlockRecord) -> str:
     body = f"""<h1>The life of the KV blocks</h1>
 <p class="muted">{_escaped(header.model)}: {header.num_blocks:,} blocks of {header.block_size} tokens, of
 which those ever touched are shown. K and V of a token: {_escaped(header.bytes_per_token_formula)}.
-Requests: {names or "none"}.</p>{lost}
+Requests by letter: {names or "none"}.</p>{lost}
 <p class="legend">Blocks after the step:{legend}<br>A letter names the holder, a number says how many hold it;
 below it the filled slots. A dot marks what the step read.</p>
 <div class="columns"><div><div id="map"></div></div>
@@ -154,8 +156,10 @@ function show(index) {
   document.getElementById("sums").textContent = frame.used_blocks + " blocks used, " + frame.idle_blocks
     + " idle, " + frame.free_blocks.toLocaleString("en") + " free; slack " + frame.slack_tokens
     + " tokens; " + bytes(frame.read_bytes) + " of K and V read.";
-  document.getElementById("happened").replaceChildren(...frame.happenings.map(h => {
-    const item = document.createElement("li"); item.textContent = h.text; return item; }));
+  const lines = frame.happenings.map(h => h.text);
+  if (!lines.length) lines.push("no block changed its state but by the tokens written to it");
+  document.getElementById("happened").replaceChildren(...lines.map(line => {
+    const item = document.createElement("li"); item.textContent = line; return item; }));
 }
 
 if (frames.length) {

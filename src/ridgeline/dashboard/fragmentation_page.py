@@ -28,7 +28,9 @@ def fragmentation_page(document: Mapping[str, Any]) -> str:
 <div id="shares"></div>
 <p>used: slots with a token. reserved: empty, to be filled later by their request. internal: empty, never
 filled. external: free and enough for the next request, but in pieces. unallocated: other free slots.
-Averages over the steps in which a request waited.</p>
+Averages over the steps in which a request waited. A request that finds no room to grow sends the newest
+one away, whose tokens are computed again: many preemptions mean many short stays, so more requests that fit
+and little work done.</p>
 <div class="columns"><div id="slack"></div><div id="fit"></div></div>
 <div id="course"></div>
 <h2>Figures</h2>
@@ -55,11 +57,12 @@ Plotly.newPlot("shares", Object.keys(colours).map(kind => ({type: "bar", orienta
   y: names, x: all.map(a => 100 * a.shares[kind]), marker: {color: colours[kind]},
   text: all.map(a => kind === "used" ? (100 * a.shares[kind]).toFixed(1) + " %" : ""), textposition: "inside",
   insidetextanchor: "middle", hovertemplate: kind + ": %{x:.1f} %<extra>%{y}</extra>"})),
-  {font, barmode: "stack", height: 80 + 28 * names.length, margin: {l: 130, r: 8, t: 40, b: 40}, legend: key,
+  {font, barmode: "stack", height: 80 + 28 * names.length, margin: {l: 130, r: 28, t: 40, b: 40}, legend: key,
    xaxis: {title: {text: "% of the memory"}, range: [0, 100]}, yaxis: {autorange: "reversed"}}, config);
 Plotly.newPlot("slack", [
   {type: "scatter", mode: "markers", name: "measured", x: paged.map(a => a.block_size),
-   y: paged.map(a => a.slack_tokens_per_sequence), marker: {size: 9, color: "#1f78b4"}},
+   y: paged.map(a => a.slack_tokens_per_sequence), marker: {size: 9, color: "#1f78b4"},
+   cliponaxis: false},
   {type: "scatter", mode: "lines", name: "(block − 1) / 2", x: paged.map(a => a.block_size),
    y: paged.map(a => a.expected_slack_tokens_per_sequence), line: {color: "#555", dash: "dot"}}],
   {font, height: 330, margin: {l: 60, r: 8, t: 60, b: 44}, legend: key,

@@ -57,7 +57,7 @@ def happening_of(event: ev.Event) -> Happening | None:
             text = f"shares {_blocks(event.block_ids)} of request {event.source_request_id}"
             return _of_blocks(event, Kind.SHARED, f"{text}, {event.num_tokens} tokens")
         case ev.BlocksEvicted():
-            return _of_blocks(event, Kind.EVICTED, f"takes {_blocks(event.block_ids)} from the prefix cache")
+            return _of_blocks(event, Kind.EVICTED, f"evicts {_blocks(event.block_ids)} from the prefix cache")
         case ev.BlocksFreed():
             return _of_blocks(event, Kind.FREED, f"frees {_blocks(event.block_ids)}")
         case ev.BlocksCopied():

@@ -98,6 +98,7 @@ class _Fold:
     touched: set[int] = field(default_factory=set)
     cached: set[int] = field(default_factory=set)
     happenings: list[Happening] = field(default_factory=list)
+    previous: dict[int, BlockView] = field(default_factory=dict)
 
     def apply(self, event: ev.Event) -> None:
         """Follow one event; `ev` describes how each changes a block table."""
@@ -163,7 +164,11 @@ class _Fold:
             state = BlockState.FULL if num_tokens == self.block_size else BlockState.FILLING
         else:
             state = BlockState.IDLE if is_cached else BlockState.FREE
-        return BlockView(block_id, state, tuple(owners), num_tokens, is_cached)
+        view = BlockView(block_id, state, tuple(owners), num_tokens, is_cached)
+        # Most blocks stay as they are from step to step: frames share those, and long runs stay small.
+        if self.previous.get(block_id) != view:
+            self.previous[block_id] = view
+        return self.previous[block_id]
 
     def _table_in_step(self, request_id: str) -> Sequence[int]:
         """The table as the step saw it: a request may have ended, or merged blocks, at the step's end."""

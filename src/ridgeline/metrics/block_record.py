@@ -92,8 +92,8 @@ class BlockRecord:
 
     def key_frames(self, count: int) -> list[Frame]:
         """At most `count` frames that tell the most: first, last, fullest, then rare happenings."""
-        if not self.frames:
-            return []
+        if len(self.frames) <= count:
+            return list(self.frames)
         fullest = max(range(len(self.frames)), key=lambda index: self.frames[index].num_used_blocks)
         order = [0, len(self.frames) - 1, fullest]
         for kind in _KEY_KINDS:
