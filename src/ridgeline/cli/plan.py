@@ -14,6 +14,7 @@ from ridgeline.config.checks import check_at_least
 from ridgeline.config.env import home_dir
 from ridgeline.config.machine import MemoryLimits, memory_limits
 from ridgeline.errors import ConfigError
+from ridgeline.hub.catalogue import CATALOGUE
 from ridgeline.hub.store import resolve_model
 from ridgeline.model.header import read_model_header
 from ridgeline.model.kv_cache import kv_shape
@@ -120,9 +121,11 @@ def plan(
 def _subject(model: str) -> _Subject:
     if model.lower().endswith(".json"):
         return _subject_of_dims(Path(model))
-    header = read_model_header(resolve_model(model, home_dir()))
+    path = resolve_model(model, home_dir())
+    header = read_model_header(path)
+    name = model if model in CATALOGUE else path.stem
     shape = kv_shape(header.config, itemsize=_KV_ITEMSIZE)
-    return _Subject(header.config.name, shape, header.weights_bytes, header.config.context_len)
+    return _Subject(name, shape, header.weights_bytes, header.config.context_len)
 
 
 def _subject_of_dims(path: Path) -> _Subject:

@@ -134,7 +134,7 @@ class RequestMemory:
         shape, windowed = self.shape, self.shape.num_window_layers
         if not windowed:
             return (
-                f"{self.num_tokens:,} tokens × {shape.bytes_per_token:,} B = {self.token_bytes:,} B; "
+                f"{_counted(self.num_tokens, 'token')} × {shape.bytes_per_token:,} B = {self.token_bytes:,} B; "
                 f"{_counted(self.num_blocks, 'block')} of {self.block_size} = {self.allocated_bytes:,} B, "
                 f"slack {_counted(self.slack_tokens, 'token')}"
             )
