@@ -21,7 +21,12 @@ NASTY = "</script><b>&\u2028"
 
 def record(num_steps: int = 3) -> BlockRecord:
     header = TraceHeader(
-        model=NASTY, block_size=4, num_blocks=9, bytes_per_token=2, bytes_per_token_formula="2 B"
+        model=NASTY,
+        block_size=4,
+        num_blocks=9,
+        bytes_per_token=2,
+        bytes_per_token_formula="2 B",
+        num_dropped_events=7,
     )
     events: list[ev.Event] = [
         ev.BlocksAllocated(0, NASTY, (0, 1)),
@@ -31,7 +36,7 @@ def record(num_steps: int = 3) -> BlockRecord:
     ]
     events += [ev.StepFinished(i, i, ((NASTY, 5, 1),), 0.0, {}) for i in range(num_steps)]
     events += [ev.RequestFinished(99, name, FinishReason.STOP, 1) for name in (NASTY, "b")]
-    return block_record(header, events, num_dropped_events=7)
+    return block_record(header, events)
 
 
 def data_of(page: str) -> dict[str, object]:

@@ -101,8 +101,7 @@ def _run(
                 conversations = [[{"role": "user", "content": prompt}] for prompt in group]
                 llm.chat(conversations, params, progress=False)
         llm.parts.engine.publish_events()
-        log = llm.parts.event_log
-        return block_record(_header(llm), log.events(), num_dropped_events=log.num_dropped_events)
+        return block_record(_header(llm), llm.parts.event_log.events())
 
 
 def _header(llm: LLM) -> TraceHeader:
@@ -113,4 +112,5 @@ def _header(llm: LLM) -> TraceHeader:
         num_blocks=parts.limits.num_blocks,
         bytes_per_token=parts.kv_shape.bytes_per_token,
         bytes_per_token_formula=parts.kv_shape.formula,
+        num_dropped_events=parts.event_log.num_dropped_events,
     )

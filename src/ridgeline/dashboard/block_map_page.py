@@ -49,8 +49,8 @@ def block_map_page(record: BlockRecord) -> str:
         for miss in record.misses()
     )
     lost = ""
-    if record.num_dropped_events:
-        lost = f"<p><b>{record.num_dropped_events:,} older events were lost.</b> The map begins too late.</p>"
+    if header.num_dropped_events:
+        lost = f"<p><b>{header.num_dropped_events:,} older events were lost.</b> The map begins too late.</p>"
     names = ", ".join(f"{letter} = {_escaped(name)}" for name, letter in letters.items())
     body = f"""<h1>The life of the KV blocks</h1>
 <p class="muted">{_escaped(header.model)}: {header.num_blocks:,} blocks of {header.block_size} tokens, of

@@ -53,8 +53,8 @@ def block_map_lines(record: BlockRecord, num_frames: int) -> Iterator[Text]:
     for miss in record.misses():
         found = f"{miss['hit_tokens']} tokens found"
         yield Text(f"  request {miss['request_id']}: {found}; then: {miss['text']}")
-    if record.num_dropped_events:
-        yield Text(f"{record.num_dropped_events:,} older events were lost: the map begins too late")
+    if record.header.num_dropped_events:
+        yield Text(f"{record.header.num_dropped_events:,} older events were lost: the map begins too late")
 
 
 def _frame_lines(record: BlockRecord, frame: Frame, letters: Mapping[str, str]) -> Iterator[Text]:

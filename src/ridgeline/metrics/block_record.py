@@ -15,12 +15,11 @@ _KEY_KINDS = (Kind.EVICTED, Kind.PREEMPTED, Kind.COPIED, Kind.MERGED, Kind.SHARE
 
 @dataclass(frozen=True, slots=True)
 class BlockRecord:
-    """The events of a run and their fold. `num_dropped_events` were lost before the first one kept."""
+    """The events of a run and their fold."""
 
     header: TraceHeader
     events: Sequence[ev.Event]
     frames: Sequence[Frame]
-    num_dropped_events: int = 0
 
     @property
     def started_at_s(self) -> float:
@@ -54,7 +53,7 @@ class BlockRecord:
             "num_blocks": header.num_blocks,
             "bytes_per_token": header.bytes_per_token,
             "bytes_per_token_formula": header.bytes_per_token_formula,
-            "dropped_events": self.num_dropped_events,
+            "dropped_events": header.num_dropped_events,
             "steps": [self.frame_document(frame) for frame in self.frames],
             "prefix_lookups": self.misses(),
             "events": [event_document(event) for event in self.events],
@@ -115,9 +114,6 @@ class BlockRecord:
         }
 
 
-def block_record(
-    header: TraceHeader, events: Sequence[ev.Event], *, num_dropped_events: int = 0
-) -> BlockRecord:
+def block_record(header: TraceHeader, events: Sequence[ev.Event]) -> BlockRecord:
     """Fold `events` into frames."""
-    frames = list(block_frames(events, block_size=header.block_size))
-    return BlockRecord(header, events, frames, num_dropped_events)
+    return BlockRecord(header, events, list(block_frames(events, block_size=header.block_size)))

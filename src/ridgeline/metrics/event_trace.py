@@ -20,13 +20,14 @@ _TYPES: Mapping[str, type] = MappingProxyType({kind.__name__: kind for kind in g
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceHeader:
-    """What the block ids of a record mean."""
+    """What the block ids of a record mean; `num_dropped_events` were lost before the first event kept."""
 
     model: str
     block_size: int
     num_blocks: int
     bytes_per_token: int
     bytes_per_token_formula: str
+    num_dropped_events: int = 0
 
 
 def format_event_trace(header: TraceHeader, events: Iterable[ev.Event]) -> Iterator[str]:

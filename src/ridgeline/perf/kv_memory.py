@@ -134,8 +134,8 @@ class RequestMemory:
         shape, windowed = self.shape, self.shape.num_window_layers
         if not windowed:
             return (
-                f"{_counted(self.num_tokens, 'token')} × {shape.bytes_per_token:,} B = {self.token_bytes:,} B; "
-                f"{_counted(self.num_blocks, 'block')} of {self.block_size} = {self.allocated_bytes:,} B, "
+                f"{_counted(self.num_tokens, 'token')} × {shape.bytes_per_token:,} B = "
+                f"{self.token_bytes:,} B; {_counted(self.num_blocks, 'block')} of {self.block_size} = {self.allocated_bytes:,} B, "
                 f"slack {_counted(self.slack_tokens, 'token')}"
             )
         return (
