@@ -6,6 +6,7 @@ import html
 
 from ridgeline.dashboard.block_map_text import request_letters
 from ridgeline.dashboard.page import html_page
+from ridgeline.metrics.block_happenings import Kind
 from ridgeline.metrics.block_map import BlockState
 from ridgeline.metrics.block_record import BlockRecord
 
@@ -25,6 +26,16 @@ _MEANINGS = {
     BlockState.SHARED: "shared by several requests",
     BlockState.IDLE: "idle: held by nobody, findable until evicted",
 }
+_SIGNS = {
+    Kind.ALLOCATED: ("+", "given"),
+    Kind.FILLED: ("f", "filled up"),
+    Kind.HIT: ("h", "found in the prefix cache"),
+    Kind.SHARED: ("s", "shared"),
+    Kind.COPIED: ("c", "a copy"),
+    Kind.MERGED: ("m", "merged"),
+    Kind.EVICTED: ("×", "evicted"),
+    Kind.FREED: ("−", "freed"),
+}
 
 
 def block_map_page(record: BlockRecord) -> str:
@@ -38,6 +49,7 @@ def block_map_page(record: BlockRecord) -> str:
         "colours": list(_COLOURS.values()),
         "letters": dict(letters),
         "block_size": header.block_size,
+        "signs": {kind: sign for kind, (sign, _) in _SIGNS.items()},
     }
     legend = "".join(
         f'<span class="swatch" style="background:{colour}"></span>{_MEANINGS[state]}'
@@ -48,6 +60,7 @@ def block_map_page(record: BlockRecord) -> str:
         f"then: {_escaped(miss['text'])}</li>"
         for miss in record.misses()
     )
+    signs = ", ".join(f"<b>{sign}</b> {meaning}" for sign, meaning in _SIGNS.values())
     lost = ""
     if header.num_dropped_events:
         lost = f"<p><b>{header.num_dropped_events:,} older events were lost.</b> The map begins too late.</p>"
@@ -57,7 +70,8 @@ def block_map_page(record: BlockRecord) -> str:
 which those ever touched are shown. K and V of a token: {_escaped(header.bytes_per_token_formula)}.
 Requests by letter: {names or "none"}.</p>{lost}
 <p class="legend">Blocks after the step:{legend}<br>A letter names the holder, a number says how many hold it;
-below it the filled slots. A dot marks what the step read.</p>
+below it the filled slots. A red dot marks what the step read,
+a sign in the other corner what happened in it: {signs}.</p>
 <div class="columns"><div><div id="map"></div></div>
 <div><p><button id="play">Play</button> <b id="now"></b></p><p id="sums"></p>
 <h2>What happened</h2><ul id="happened" class="scroll"></ul></div></div>
@@ -76,6 +90,7 @@ const count = last ? last.blocks.length : 0, perRow = Math.min(16, Math.max(coun
 const place = new Map((last ? last.blocks : []).map((b, i) => [b.block_id, i]));
 const rows = Math.max(1, Math.ceil(count / perRow)), bytes = n => n >= 1e6 ? (n / 1e6).toFixed(1) + " MB"
   : n >= 1e3 ? (n / 1e3).toFixed(1) + " kB" : n + " B";
+const gap = rows > 12 ? " " : "<br>";
 const label = f => f.step_id === null ? "end" : String(f.step_id);
 const scale = DATA.colours.flatMap((c, i) =>
   [[i / DATA.colours.length, c], [(i + 1) / DATA.colours.length, c]]);
@@ -94,7 +109,7 @@ function mapTraces(frame) {
     const i = place.get(b.block_id), r = Math.floor(i / perRow), c = i % perRow;
     z[r][c] = DATA.states.indexOf(b.state);
     const who = b.owners.length === 1 ? DATA.letters[b.owners[0]] : b.owners.length || "";
-    text[r][c] = b.state === "free" ? "" : "<b>" + who + "</b><br>" + b.tokens;
+    text[r][c] = b.state === "free" ? "" : "<br><b>" + who + "</b>" + gap + b.tokens;
     hover[r][c] = "block " + b.block_id + ": " + b.state + ", " + b.tokens + " of " + DATA.block_size
       + " slots" + (b.owners.length ? "<br>held by request " + b.owners.join(", ") : "")
       + (b.cached ? "<br>findable in the prefix cache" : "");
@@ -114,8 +129,18 @@ function mapTraces(frame) {
      marker: {size: 7, color: "#d7191c", line: {color: "#fff", width: 1}}}];
 }
 
+function signBoxes(frame) {
+  const signs = new Map();
+  frame.happenings.forEach(h => { if (h.kind in DATA.signs) h.block_ids.forEach(id =>
+    signs.set(id, (signs.get(id) || new Set()).add(DATA.signs[h.kind]))); });
+  return [...signs].map(([id, set]) => [place.get(id), [...set].join("")]).map(([i, text]) =>
+    ({x: i % perRow - 0.47, y: Math.floor(i / perRow) - 0.47, xanchor: "left", yanchor: "top", text,
+      showarrow: false, bgcolor: "#fff", borderpad: 1, font: {size: rows > 12 ? 8 : 11, color: "#000"}}));
+}
+
 function mapLayout(index) {
-  return {font, height: Math.min(900, 150 + rows * Math.max(22, Math.min(52, 700 / rows))), showlegend: false,
+  return {font, annotations: signBoxes(frames[index]), showlegend: false,
+    height: 112 + rows * (rows > 12 ? 34 : 64),
     margin: {l: 52, r: 8, t: 8, b: 100}, plot_bgcolor: "#fff",
     xaxis: {visible: false, fixedrange: true, range: [-0.5, perRow - 0.5]},
     yaxis: {autorange: false, range: [rows - 0.5, -0.5], fixedrange: true, showgrid: false, zeroline: false,

@@ -135,8 +135,8 @@ class RequestMemory:
         if not windowed:
             return (
                 f"{_counted(self.num_tokens, 'token')} × {shape.bytes_per_token:,} B = "
-                f"{self.token_bytes:,} B; {_counted(self.num_blocks, 'block')} of {self.block_size} = {self.allocated_bytes:,} B, "
-                f"slack {_counted(self.slack_tokens, 'token')}"
+                f"{self.token_bytes:,} B; {_counted(self.num_blocks, 'block')} of {self.block_size} = "
+                f"{self.allocated_bytes:,} B, slack {_counted(self.slack_tokens, 'token')}"
             )
         return (
             f"2 (K, V) × {_counted(shape.num_kv_heads, 'KV head')} × {shape.head_dim} × {shape.itemsize} B × "
