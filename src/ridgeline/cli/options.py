@@ -37,6 +37,8 @@ class EngineOptions:
     """Most requests running at once."""
     max_num_batched_tokens: int = 512
     """Most tokens computed in one step."""
+    enable_prefix_caching: bool = True
+    """Share the blocks of what requests have in common at their beginning."""
     chat_template: Path | None = None
     """File with a Jinja2 chat template to use instead of the model's."""
 
@@ -55,6 +57,7 @@ class EngineOptions:
             kv_cache_bytes=self.kv_cache_bytes,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
+            enable_prefix_caching=self.enable_prefix_caching,
             chat_template=_template_text(self.chat_template),
         )
 
