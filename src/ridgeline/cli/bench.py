@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from cyclopts import App, Parameter
 from ridgeline.bench.keys import DEFAULT_KEYS
 from ridgeline.bench.offline import run_benchmark
 from ridgeline.bench.peers import find_peers
+from ridgeline.bench.results import render_results
 from ridgeline.cli.json_output import JsonTarget, check_target, write_json
 from ridgeline.cli.options import EngineOptions
 
@@ -29,6 +31,7 @@ def engine(
     repeats: int = 5,
     peers: Path | None = None,
     json: JsonTarget = None,
+    markdown: Path | None = None,
     engine: EngineOptions = EngineOptions(),  # noqa: B008 - frozen
 ) -> None:
     """Measure loading, prefill and decode of one model, with nothing else running and no prefix cache.
@@ -46,8 +49,11 @@ def engine(
         them is measured on the same file.
     json: str
         Write the result as JSON to this file; - prints it.
+    markdown: Path
+        Write it as a page to this file.
     """
     check_target(json)
+    check_target(str(markdown) if markdown is not None else None)
     keys = [key for group in only for key in group.split(",")] or list(DEFAULT_KEYS)
     document = run_benchmark(
         replace(engine, enable_prefix_caching=False).load,
@@ -58,3 +64,5 @@ def engine(
     )
     if json is not None:
         write_json(json, document)
+    if markdown is not None:
+        markdown.write_text(render_results(document, shlex.join(["ridgeline", *sys.argv[1:]])))
