@@ -26,20 +26,21 @@ def document(tmp_path_factory):
         "print(json.dumps({'version': 'fake 1', key: {'median': value, 'others_cpu': 0.0}}))"
     )
     python = Path(sys.executable)
-    peers = [Peer(SAME_FILE, python, script), Peer("partial", python, script, keys=("prefill_20_tok_s",))]
+    peers = [Peer(SAME_FILE, python, script), Peer("partial", python, script, keys="prefill_.*")]
     return run_benchmark(
         lambda: LLM(str(TINY), enable_prefix_caching=False, num_threads=1),
         keys=KEYS,
-        repeats=2,
+        repeats=3,
         report=lambda _: None,
         peers=peers,
+        rounds=2,
     )
 
 
 def test_each_key_has_its_samples_and_fractions(document):
     for key in KEYS:
         figures = document[key]
-        assert len(figures["runs"]) == 2
+        assert len(figures["runs"]) == 4  # two in each of two rounds
         assert figures["min"] <= figures["median"] <= figures["max"]
         assert figures["others_cpu"] >= 0
     for key in KEYS[1:]:
@@ -53,6 +54,7 @@ def test_each_key_has_its_samples_and_fractions(document):
 def test_peers_stand_beside_with_ratios(document):
     assert set(document["peers"]) == {SAME_FILE, "partial"}
     assert set(document["peers"]["partial"]) == {"version", "prefill_20_tok_s"}
+    assert len(document["peers"][SAME_FILE]["load_s"]["runs"]) == 2
     for key in KEYS[1:]:
         assert document["ratios"][key]["same_file"]["min"] > 1000
     assert document["ratios"]["load_s"]["best"]["median"] < 1

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.bench.peers import (
+    SAME_FILE,
     SCRIPTS,
     Peer,
     best_ratio,
@@ -73,8 +74,11 @@ def environment(directory: Path, name: str) -> None:
 def test_peers_are_found_by_their_environments(tmp_path):
     environment(tmp_path, "venv-llama")
     peers = find_peers(tmp_path)
-    assert [peer.is_same_file for peer in peers] == [True, False, False, False]
-    assert all(peer.script.is_file() and peer.measures("load_s") for peer in peers)
+    assert peers[0].name == SAME_FILE
+    assert all(peer.script.is_file() and peer.measures("decode_b1_depth4096_tok_s") for peer in peers)
+    without_flash = [peer for peer in peers if "--flash-attn" in peer.arguments]
+    assert len(without_flash) == 2
+    assert not any(peer.measures("decode_b1_tok_s") for peer in without_flash)
     requantised = [peer for peer in peers if "--requantize" in peer.arguments]
     assert {peer.arguments[peer.arguments.index("--requantize") + 1] for peer in requantised} == {
         "q4_0",

@@ -44,23 +44,30 @@ class Sample:
 
 @dataclass(slots=True)
 class KeyRuns:
-    """All samples of one key, of ours and, sample by sample beside them, of each peer."""
+    """All samples of one key: of ours, and one of each peer for each entry of `round_medians`."""
 
     workload: Workload
     samples: list[Sample] = field(default_factory=list)
+    round_medians: list[float] = field(default_factory=list)
     others_cpu: list[float] = field(default_factory=list)
     peers: dict[str, list[float]] = field(default_factory=dict)
     peers_others_cpu: dict[str, list[float]] = field(default_factory=dict)
 
 
 def run_benchmark(
-    new_llm: NewLLM, *, keys: Sequence[str], repeats: int, report: Report, peers: Sequence[Peer] = ()
+    new_llm: NewLLM,
+    *,
+    keys: Sequence[str],
+    repeats: int,
+    report: Report,
+    peers: Sequence[Peer] = (),
+    rounds: int = 1,
 ) -> dict[str, object]:
-    """Measure `keys` one after another; `report` gets a line per key.
+    """Measure `keys` one after another, at least `repeats` samples each; `report` gets a line per key.
 
     Each key holds median, min, max, runs, `others_cpu` (the share of the machine's CPU time that other
-    processes took meanwhile), the Python's share of a step, and fractions of the machine's ceilings. With
-    `peers`, every sample of ours is followed by one of each peer, on the same file.
+    processes took meanwhile), the Python's share of a step, and fractions of the machine's ceilings. Samples
+    are shared out over `rounds`; each round ends with one sample of each of the `peers`, on the same file.
 
     Raises:
         ConfigError: a key is not one of the known shapes, or a peer can't be run.
@@ -71,11 +78,13 @@ def run_benchmark(
     peer_documents: dict[str, dict[str, object]] = {peer.name: {} for peer in peers}
     with new_llm() as llm:
         work, ceilings = _ceilings(llm)
-        document.update(describe(llm), repeats=repeats, ceilings=_ceilings_document(work, ceilings))
+        document.update(
+            describe(llm), repeats=repeats, rounds=rounds, ceilings=_ceilings_document(work, ceilings)
+        )
         for workload in workloads:
             runs = KeyRuns(workload)
-            for _ in range(repeats):
-                _measure_ours(runs, llm, new_llm)
+            for _ in range(rounds):
+                _measure_ours(runs, -(-repeats // rounds), llm, new_llm)
                 for peer in peers:
                     _measure_peer(runs, peer, peer_documents[peer.name], llm)
             figures = _figures(runs, llm, work, ceilings)
@@ -93,10 +102,12 @@ def run_benchmark(
     return document
 
 
-def _measure_ours(runs: KeyRuns, llm: LLM, new_llm: NewLLM) -> None:
+def _measure_ours(runs: KeyRuns, num_samples: int, llm: LLM, new_llm: NewLLM) -> None:
     before = read_cpu()
-    runs.samples.append(_sample(runs.workload, llm, new_llm))
+    samples = [_sample(runs.workload, llm, new_llm) for _ in range(num_samples)]
     runs.others_cpu.append(others_share(before, read_cpu()))
+    runs.samples += samples
+    runs.round_medians.append(median(sample.value for sample in samples))
 
 
 def _measure_peer(runs: KeyRuns, peer: Peer, document: dict[str, object], llm: LLM) -> None:
@@ -110,7 +121,7 @@ def _measure_peer(runs: KeyRuns, peer: Peer, document: dict[str, object], llm: L
 
 
 def _set_ratios(document: dict[str, object], runs: KeyRuns) -> None:
-    ours = [sample.value for sample in runs.samples]
+    ours = runs.round_medians
     less_is_better = runs.workload.is_seconds
     ratios = document.setdefault("ratios", {})
     assert isinstance(ratios, dict)

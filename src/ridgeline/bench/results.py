@@ -38,9 +38,9 @@ def _head(document: Document, command: str) -> Iterator[str]:
     yield ""
     yield f"    {command}"
     yield ""
-    yield f"Each figure is the median of {document['repeats']} samples [least … greatest]. The definitions of"
-    yield "the keys are in [peers/README.md](peers/README.md). `Python` is the share of a step that no native"
-    yield "op took; the fractions are those of the two ceilings above. † others had more than"
+    yield f"Each figure is the median of at least {document['repeats']} samples [least … greatest]."
+    yield "The keys are defined in [peers/README.md](peers/README.md). `Python` is the share of a step that"
+    yield "no native op took; the fractions are those of the two ceilings above. † others had more than"
     yield f"{MAX_OTHERS_CPU:.0%} of the machine meanwhile: compare with care."
     yield ""
 
@@ -59,8 +59,9 @@ def _our_table(document: Document) -> Iterator[str]:
 
 def _peer_table(document: Document) -> Iterator[str]:
     peers, ratios = document["peers"], document["ratios"]
-    yield "Peers, measured right after each sample of ours. Ratios above 1 mean that ridgeline is ahead; each"
-    yield "is the median of the rounds' ratios. `best` is the peer configuration with the best median."
+    yield f"Peers, one sample in each of {document['rounds']} rounds, right after ours. A ratio above 1 means"
+    yield "that ridgeline is ahead; it is the median of the rounds' ratios. `best` is the peer configuration"
+    yield "with the best median."
     yield ""
     yield f"| key | {' | '.join(peers)} | × same file | × best |"
     yield f"|{'---|' * (len(peers) + 3)}"

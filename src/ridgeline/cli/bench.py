@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +15,22 @@ from ridgeline.bench.offline import run_benchmark
 from ridgeline.bench.peers import find_peers
 from ridgeline.bench.results import render_results
 from ridgeline.cli.json_output import JsonTarget, check_target, write_json
-from ridgeline.cli.options import EngineOptions
+from ridgeline.cli.options import EngineOptions, Repeated
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class MeasureOptions:
+    """What to measure, how often, and beside whom."""
+
+    only: Annotated[tuple[str, ...], Repeated] = ()
+    """Keys to measure, separated by commas; by default all of them."""
+    repeats: int = 5
+    """Samples per key."""
+    peers: Path | None = None
+    """Directory of other engines' environments (venv-llama, venv-hf), to measure them on the same file."""
+    rounds: int = 3
+    """How often a key goes round with peers: a share of our samples, then one of each of theirs."""
 
 
 def new_app() -> App:
@@ -27,11 +42,9 @@ def new_app() -> App:
 
 def engine(
     *,
-    only: Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)] = (),
-    repeats: int = 5,
-    peers: Path | None = None,
     json: JsonTarget = None,
     markdown: Path | None = None,
+    measure: MeasureOptions = MeasureOptions(),
     engine: EngineOptions = EngineOptions(),  # noqa: B008 - frozen
 ) -> None:
     """Measure loading, prefill and decode of one model, with nothing else running and no prefix cache.
@@ -40,13 +53,6 @@ def engine(
 
     Parameters
     ----------
-    only: tuple[str, ...]
-        Keys to measure, separated by commas; by default all of them.
-    repeats: int
-        Samples per key.
-    peers: Path
-        Directory of other engines' environments (venv-llama, venv-hf). After each sample of ours each of
-        them is measured on the same file.
     json: str
         Write the result as JSON to this file; - prints it.
     markdown: Path
@@ -54,13 +60,14 @@ def engine(
     """
     check_target(json)
     check_target(str(markdown) if markdown is not None else None)
-    keys = [key for group in only for key in group.split(",")] or list(DEFAULT_KEYS)
+    peers = find_peers(measure.peers) if measure.peers is not None else []
     document = run_benchmark(
         replace(engine, enable_prefix_caching=False).load,
-        keys=keys,
-        repeats=max(repeats, 1),
+        keys=[key for group in measure.only for key in group.split(",")] or list(DEFAULT_KEYS),
+        repeats=max(measure.repeats, 1),
         report=lambda line: print(line, file=sys.stderr if json == "-" else sys.stdout),
-        peers=find_peers(peers) if peers is not None else (),
+        peers=peers,
+        rounds=max(measure.rounds, 1) if peers else 1,
     )
     if json is not None:
         write_json(json, document)
