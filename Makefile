@@ -35,8 +35,11 @@ unit: $(VENV)/.tools
 golden: $(VENV)/.tools model
 	$(BIN)/python -m pytest -m golden
 
+# PEERS=DIR, a directory with venv-llama and venv-hf, measures these engines too and renews the page of results.
 bench: model
-	$(BIN)/ridgeline bench engine --json build/bench.json
+	mkdir -p build
+	$(BIN)/ridgeline bench engine --json build/bench.json \
+	  $(if $(PEERS),--peers $(PEERS) --markdown benchmarks/RESULTS.md)
 
 # The kernel tests on a native module built with sanitizers. It lies in a copy of the package that comes before
 # the installed one: the interpreter that made the environment reads its packages, but not its import hooks.
