@@ -112,6 +112,7 @@ def _greedy(max_tokens: int) -> SamplingParams:
 def _generate(llm: LLM, num_seqs: int, num_in: int, num_out: int) -> tuple[list[RequestOutput], float]:
     vocab_size = llm.parts.model.vocab_size
     prompts = [_prompt(sequence, num_in, vocab_size) for sequence in range(num_seqs)]
+    llm.reset_prefix_cache()
     started_at_s = time.perf_counter()
     outputs = llm.generate(prompts, _greedy(num_out), progress=False)
     return outputs, time.perf_counter() - started_at_s
