@@ -153,6 +153,7 @@ class Simulation:
         self.model = Model(block_size, self.pool)
         self.tables = Tables()
         self.requests: dict[str, Request] = {}
+        self.running: set[str] = set()
         self.log: list[ev.Event] = []
         self.now = 0.0
         self.num_computed = 0
@@ -185,6 +186,7 @@ class Simulation:
     def schedule(self) -> SchedulerOutput:
         """The next step's work, checked against the budgets and against what ran before."""
         self.now += 1.0
+        self.running = {r.request_id for r in self.requests.values() if r.status is RequestStatus.RUNNING}
         before = {r: (r.num_computed_tokens, r.num_preemptions) for r in self.requests.values()}
         single = [
             r
