@@ -245,6 +245,7 @@ def _generate(llm: LLM, num_seqs: int, num_in: int, num_out: int) -> tuple[list[
     vocab_size = llm.parts.model.vocab_size
     prompts = [{"prompt_token_ids": prompt_ids(s, num_in, vocab_size)} for s in range(num_seqs)]
     params = SamplingParams(temperature=0, max_tokens=num_out, ignore_eos=True)
+    llm.reset_prefix_cache()
     started_at_s = time.perf_counter()
     outputs = llm.generate(prompts, params, progress=False)
     return outputs, time.perf_counter() - started_at_s

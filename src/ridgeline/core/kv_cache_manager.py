@@ -190,17 +190,15 @@ class KVCacheManager:
             self._num_growing -= 1
         return True
 
-    def note_computed(self, request: Request, num_new_tokens: int, now: float) -> None:
-        """Record which blocks became full with these tokens (before the request is advanced)."""
+    def note_filled(self, request: Request, num_new_tokens: int, now: float) -> None:
+        """Record which blocks these tokens filled, and cache them (before the request is advanced)."""
         first = request.num_computed_tokens // self.block_size
         last = (request.num_computed_tokens + num_new_tokens) // self.block_size
-        if last > first:
-            table = self._tables[request.request_id]
-            self._recorder.record(
-                events.BlocksFilled(now, request.request_id, tuple(table.block_ids[first:last]))
-            )
-            if self._prefix_cache is not None and table.may_cache:
-                self._cache_blocks(self._prefix_cache, table, last, now)
+        table = self._tables[request.request_id]
+        filled = tuple(table.block_ids[first:last])
+        self._recorder.record(events.BlocksFilled(now, request.request_id, filled))
+        if self._prefix_cache is not None and table.may_cache:
+            self._cache_blocks(self._prefix_cache, table, last, now)
 
     def fork(self, source: Request, request: Request, now: float) -> int:
         """Let a waiting request hold the source's blocks of all prompt tokens but the last.
@@ -233,6 +231,8 @@ class KVCacheManager:
 
     def free(self, request: Request, now: float) -> None:
         """Give back the request's blocks, tail first, and its promise; no-op if it holds none."""
+        if self._prefix_cache is not None and request.is_finished:
+            self._prefix_cache.forget(request)
         table = self._tables.pop(request.request_id, None)
         if table is None:
             return
@@ -241,11 +241,6 @@ class KVCacheManager:
         copy = self._copies.pop(request.request_id, None)
         pinned = [copy[0]] if copy is not None else []
         self._free_blocks(request.request_id, table.block_ids[::-1] + pinned, now)
-
-    def forget(self, request: Request) -> None:
-        """The request is over and will not come back."""
-        if self._prefix_cache is not None:
-            self._prefix_cache.forget(request)
 
     def reset_prefix_cache(self, now: float) -> None:
         """Nothing computed so far is found from now on; blocks in use stay with their owners."""

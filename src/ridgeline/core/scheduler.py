@@ -107,13 +107,15 @@ class Scheduler:
         A request that was finished while the step ran is left alone: its tokens are dropped.
         """
         manager, advanced = self._kv_cache_manager, list[Request]()
+        block_size = manager.block_size
         manager.confirm_copies(now)
         sampled = zip(scheduler_output.scheduled, runner_output.sampled_token_ids, strict=True)
         for item, token_id in sampled:
             request, num_new_tokens = item.request, item.num_scheduled_tokens
             if request.status is not RequestStatus.RUNNING:
                 continue
-            manager.note_computed(request, num_new_tokens, now)
+            if request.num_computed_tokens % block_size + num_new_tokens >= block_size:
+                manager.note_filled(request, num_new_tokens, now)
             request.num_computed_tokens += num_new_tokens
             if request.sampling_params.prompt_logprobs is not None:
                 num_known = min(request.num_computed_tokens, request.num_prompt_tokens - 1)
@@ -157,17 +159,20 @@ class Scheduler:
 
         If there are more running requests than tokens, each gets one, and those served go to the back.
         """
-        running = list(self._running.values())
+        running, block_size = list(self._running.values()), self._kv_cache_manager.block_size
         is_crowded = len(running) > plan.num_left
         for request in running:
             if plan.num_left == 0:
                 break
             if request.status is not RequestStatus.RUNNING:
                 continue
-            if request.num_tokens - request.num_computed_tokens > 1 and not is_crowded:
+            num_computed_tokens = request.num_computed_tokens
+            if request.num_tokens - num_computed_tokens > 1 and not is_crowded:
                 plan.prefilling.append(request)
-            elif self._find_slots(request, plan, now):
-                plan.give(request, 1)
+            # A block that was begun has a slot; most steps of most requests need no more than this look.
+            elif num_computed_tokens % block_size or self._find_slots(request, plan, now):
+                plan.shares[request] = 1
+                plan.num_left -= 1
         if is_crowded:
             for request in plan.shares:
                 self._running[request.request_id] = self._running.pop(request.request_id)
@@ -252,7 +257,7 @@ class Scheduler:
         """Whether another request computes, in this step, what this one would have to compute too."""
         if request.fork_of is not None and request.num_computed_tokens == 0:
             first = self._requests.get(request.fork_of)
-            if first is not None and first.num_computed_tokens < request.num_prompt_tokens - 1:
+            if first is not None and first.num_computed_tokens < request.num_prompt_tokens:
                 return True
         return any(
             other in plan.shares and self._kv_cache_manager.shares_next_block(request, other)
@@ -297,7 +302,7 @@ class Scheduler:
 
     def _check_stop(self, request: Request, token_id: int, now: float) -> None:
         params = request.sampling_params
-        if request.num_output_tokens >= params.min_tokens:
+        if len(request.output_token_ids) >= params.min_tokens:
             if token_id in request.eos_token_ids and not params.ignore_eos:
                 self._finish(request, FinishReason.STOP, None, now)
                 return
@@ -321,7 +326,6 @@ class Scheduler:
         request.finish_reason = finish_reason
         request.stop_reason = stop_reason
         self._kv_cache_manager.free(request, now)
-        self._kv_cache_manager.forget(request)
         self._recorder.record(
             events.RequestFinished(now, request.request_id, finish_reason, request.num_output_tokens)
         )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ridgeline.core.request import Request
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledRequest:
+class ScheduledRequest(NamedTuple):
     """A request's share of one step: tokens [num_computed_tokens, + num_scheduled_tokens).
 
     `request` is for reading only; `block_ids` is its block table, long enough for these tokens.
