@@ -28,7 +28,7 @@ ROOM_CEILINGS = {
     "tokenizer": 1300,
     "sampling": 450,
     "metrics": 900,
-    "perf": 1000,
+    "perf": 1800,
     "workload": 450,
     "model": 1300,
     "engine": 900,

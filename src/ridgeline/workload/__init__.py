@@ -1,0 +1,1 @@
+"""Seeded workloads: lengths and arrivals of requests; no I/O."""
