@@ -167,13 +167,29 @@ def test_generation_ends_with_length_when_the_context_is_full(new_bench) -> None
     assert (len(completion.token_ids), completion.finish_reason) == (10, "length")
 
 
-def test_an_interrupt_inside_a_step_never_leaves_a_gap_in_another_stream(new_bench) -> None:
-    bench = new_bench({"0": "first answer", "1": "second answer", "2": "third"})
+def test_an_interrupt_while_a_step_computes_loses_nothing(new_bench) -> None:
+    bench = new_bench({"0": "first answer", "1": "second answer"})
     first, second = bench.add(), bench.add()
     bench.streams.next_delta(first)
     bench.executor.error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         bench.streams.next_delta(first)
+    assert bench.run(first).outputs[0].text == "irst answer"
+    assert bench.run(second).outputs[0].text == "second answer"
+
+
+def test_an_interrupt_while_tokens_are_taken_aborts_rather_than_leaves_a_gap(new_bench, monkeypatch) -> None:
+    bench = new_bench({"0": "first answer", "1": "second answer", "2": "third"})
+    first, second = bench.add(), bench.add()
+    bench.streams.next_delta(first)
+
+    def interrupted(events):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench.log, "record", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bench.streams.next_delta(first)
+    monkeypatch.undo()
     for request_id in (first, second):
         with pytest.raises(EngineError, match="aborted"):
             bench.streams.next_delta(request_id)
