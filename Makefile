@@ -11,7 +11,7 @@ STUB := src/ridgeline/kernels/_native.pyi
 write_stub = $(BIN)/python -m nanobind.stubgen -q -m ridgeline.kernels._native -o $(1) && \
 	$(BIN)/ruff format -q --isolated --line-length 110 $(1)
 
-.PHONY: demo test check unit golden bench format clean model stub
+.PHONY: demo test check unit golden bench format clean model stub sanitize sanitize-thread
 .DELETE_ON_ERROR:
 
 demo: model
@@ -35,8 +35,35 @@ unit: $(VENV)/.tools
 golden: $(VENV)/.tools model
 	$(BIN)/python -m pytest -m golden
 
+# PEERS=DIR, a directory with venv-llama and venv-hf, measures these engines too and renews the page of results.
 bench: model
-	$(BIN)/ridgeline bench engine --json build/bench.json
+	mkdir -p build
+	$(BIN)/ridgeline bench engine --json build/bench.json \
+	  $(if $(PEERS),--peers $(PEERS) --markdown benchmarks/RESULTS.md)
+
+# The kernel tests on a native module built with sanitizers. It lies in a copy of the package that comes before
+# the installed one: the interpreter that made the environment reads its packages, but not its import hooks.
+sanitize: SANITIZERS := address,undefined
+sanitize: PRELOADED := libasan.so libstdc++.so
+sanitize: build/sanitize
+sanitize-thread: SANITIZERS := thread
+sanitize-thread: PRELOADED := libtsan.so libstdc++.so
+sanitize-thread: build/sanitize-thread
+
+.PHONY: build/sanitize build/sanitize-thread
+build/sanitize build/sanitize-thread: $(VENV)/.tools
+	$(BIN)/cmake -S . -B $@ -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DSKBUILD_PROJECT_NAME=ridgeline \
+	  -DPython_EXECUTABLE=$(abspath $(BIN)/python) -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
+	  -DRIDGELINE_SANITIZE=$(SANITIZERS) > /dev/null
+	$(BIN)/cmake --build $@
+	rm -rf $@/site && mkdir $@/site && cp -r src/ridgeline $@/site && rm -f $@/site/ridgeline/kernels/_native*.so
+	cp $@/_native*.so $@/site/ridgeline/kernels
+	LD_PRELOAD="$(foreach library,$(PRELOADED),$(shell $(CXX) -print-file-name=$(library)))" \
+	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	  TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1 PYTHONMALLOC=malloc OPENBLAS_NUM_THREADS=1 \
+	  PYTHONPATH=$@/site:$(shell $(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") \
+	  $(shell $(BIN)/python -c "import sys; print(sys._base_executable)") -m pytest -q tests/kernels \
+	  -p no:cacheprovider
 
 format: $(VENV)/.tools
 	$(BIN)/ruff check --fix .

@@ -35,26 +35,52 @@ std::vector<std::tuple<int, std::string, int64_t, int64_t>> quant_types() {
     return rows;
 }
 
+Activations quantize_all(const FloatRows& x, InputForm form, const std::optional<std::string>& isa,
+                         ActivationBuffer& buffer) {
+    require(x.shape(1) % kBlockCols == 0, "x must have a multiple of 32 columns");
+    const auto cols = static_cast<int64_t>(x.shape(1));
+    const Activations input = buffer.reserve(form, static_cast<int64_t>(x.shape(0)), cols);
+    for (int64_t token = 0; token < input.num_tokens; token++) {
+        store_input(kernels_called(isa), input, token, 0, x.data() + token * cols, cols);
+    }
+    return input;
+}
+
+// Calls copy(index in the input, index in rows) for every token's every block.
+template <class Copy>
+void for_each_block(const Activations& input, const Copy& copy) {
+    const int64_t num_blocks = input.cols / kBlockCols;
+    for (int64_t i = 0; i < input.num_tokens * num_blocks; i++) {
+        copy(input_at(input, i / num_blocks, i % num_blocks), i);
+    }
+}
+
 void bind_quantize8(const FloatRows& x, const Array<int8_t, 2>& q, const FloatRowsOut& scales,
                     const FloatRowsOut& scaled_sums, const std::optional<std::string>& isa) {
-    const KernelTable& kernels = kernels_called(isa);
-    require(x.shape(1) % kBlockCols == 0, "x must have a multiple of 32 columns");
     require_same_shape(x, q, "x and q");
     require_same_shape(scales, scaled_sums, "scales and scaled_sums");
     require(scales.shape(0) == x.shape(0) && scales.shape(1) == x.shape(1) / kBlockCols,
             "scales must be [tokens, cols / 32]");
-    // Rows are whole blocks, so all of x is one long row.
-    kernels.quantize8(x.data(), static_cast<int64_t>(x.size()), q.data(), scales.data(), scaled_sums.data());
+    ActivationBuffer buffer;
+    const Activations input = quantize_all(x, kInt8Input, isa, buffer);
+    for_each_block(input, [&](int64_t at, int64_t i) {
+        std::copy_n(input.q8 + at * kBlockCols, kBlockCols, q.data() + i * kBlockCols);
+        scales.data()[i] = input.scale8[at];
+        scaled_sums.data()[i] = input.sum8[at];
+    });
 }
 
 void bind_quantize16(const FloatRows& x, const Array<int16_t, 2>& q, const FloatRowsOut& scales,
                      const std::optional<std::string>& isa) {
-    const KernelTable& kernels = kernels_called(isa);
-    require(x.shape(1) % kBlockCols == 0, "x must have a multiple of 32 columns");
     require_same_shape(x, q, "x and q");
     require(scales.shape(0) == x.shape(0) && scales.shape(1) == x.shape(1) / kBlockCols,
             "scales must be [tokens, cols / 32]");
-    kernels.quantize16(x.data(), static_cast<int64_t>(x.size()), q.data(), scales.data());
+    ActivationBuffer buffer;
+    const Activations input = quantize_all(x, kInt16Input, isa, buffer);
+    for_each_block(input, [&](int64_t at, int64_t i) {
+        std::copy_n(input.q16 + at * kBlockCols, kBlockCols, q.data() + i * kBlockCols);
+        scales.data()[i] = input.scale16[at];
+    });
 }
 
 // A stored matrix and its panels.

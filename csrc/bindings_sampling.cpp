@@ -16,6 +16,7 @@
 #include <optional>
 #include <tuple>
 
+#include "ops/read_stream.h"
 #include "ops/sample.h"
 #include "thread_pool.h"
 
@@ -158,6 +159,17 @@ class Sampler {
     std::unique_ptr<SampleScratch[]> scratch_; // of each thread
 };
 
+double read_seconds(const nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>& buffer,
+                    int num_threads) {
+    require(num_threads >= 1 && num_threads <= kMaxSamplerThreads, "num_threads must be in 1..256");
+    const nb::gil_scoped_release release;
+    ThreadPool pool(num_threads);
+    const auto started_at = std::chrono::steady_clock::now();
+    static std::atomic<uint64_t> sink; // keeps the reads
+    sink = read_stream(buffer.data(), static_cast<int64_t>(buffer.size()), pool);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - started_at).count();
+}
+
 } // namespace
 
 void bind_sampling(nb::module_& m) {
@@ -168,6 +180,7 @@ void bind_sampling(nb::module_& m) {
         }
         return names;
     });
+    m.def("read_seconds", &read_seconds, "buffer"_a, "num_threads"_a);
     nb::class_<SamplingRow>(m, "SamplingRow")
         .def(nb::init<>())
         .def_rw("temperature", &SamplingRow::temperature)

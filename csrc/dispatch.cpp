@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#ifdef RIDGELINE_HAS_AVX2
+#ifdef RIDGELINE_HAS_X86
 #include <cpuid.h>
 #endif
 
@@ -19,18 +19,25 @@ bool always() {
     return true;
 }
 
-#ifdef RIDGELINE_HAS_AVX2
+#ifdef RIDGELINE_HAS_X86
 bool has_avx2() {
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
     const bool has_f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c;
 }
+
+bool has_avx512_vnni() {
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vnni");
+}
 #endif
 
 const Candidate kCandidates[] = {
     {scalar_kernels, always},
-#ifdef RIDGELINE_HAS_AVX2
+#ifdef RIDGELINE_HAS_X86
     {avx2_kernels, has_avx2},
+    {avx512_kernels, has_avx512_vnni},
 #endif
 };
 

@@ -25,12 +25,15 @@ constexpr InputForm input_form(QuantType type) {
     return is_float_type(type) ? kFloatInput : type == QuantType::Q8_0 ? kInt16Input : kInt8Input;
 }
 
-// Input rows of a matmul in the forms that `forms` names; the other pointers are null.
+constexpr int64_t kTokenTile = 8; // tokens whose input lies together
+
+// Input rows of a matmul in the forms that `forms` names; the other pointers are null. Quantised input lies
+// by tiles of 8 tokens (the last one padded), so that a kernel reaches all of a tile from one pointer.
 //
 //   x           [tokens][cols] float
-//   q8          [tokens][cols] in [-127, 127]; scale8, sum8 [tokens][cols / 32]: x ~ scale8 * q8,
-//               sum8 = scale8 * (sum of q8)
-//   q16         [tokens][cols] in [-32767, 32767], every 4 columns in the order 0, 2, 1, 3; scale16 likewise
+//   q8          [tokens / 8][cols / 32][8][32] in [-127, 127]; scale8, sum8 [tokens / 8][cols / 32][8]:
+//               x ~ scale8 * q8, sum8 = scale8 * (sum of q8)
+//   q16         likewise in [-32767, 32767], every 4 columns in the order 0, 2, 1, 3; scale16 likewise
 struct Activations {
     int forms;
     int64_t num_tokens;
@@ -42,6 +45,11 @@ struct Activations {
     int16_t* q16;
     float* scale16;
 };
+
+// Index of one token's block in scale8, sum8 and scale16; of its 32 columns in q8 and q16 over 32.
+constexpr int64_t input_at(const Activations& input, int64_t token, int64_t block) {
+    return (token / kTokenTile * (input.cols / kBlockCols) + block) * kTokenTile + token % kTokenTile;
+}
 
 // Panels [panel_begin, panel_end) of a weight times tokens [token_begin, token_end):
 // out[(token - token_begin) * out_stride + row - 16 * panel_begin], rows past the weight's last not written.
@@ -79,7 +87,7 @@ struct KVTile {
 struct KernelTable {
     const char* isa;
     void (*matmul[kNumQuantTypes])(const MatmulSlice& slice, const Activations& activations);
-    // cols is a multiple of 32; scale and scaled_sum one per 32.
+    // cols is a multiple of 32; a block's quants go to q + block * 8 * 32, its scale to scale[block * 8].
     void (*quantize8)(const float* x, int64_t cols, int8_t* q, float* scale, float* scaled_sum);
     void (*quantize16)(const float* x, int64_t cols, int16_t* q, float* scale);
     // out = x / sqrt(mean(x^2) + eps) * weight; out may be x.

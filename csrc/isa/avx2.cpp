@@ -57,11 +57,12 @@ int32_t sum_integers(__m256i v) {
 
 void quantize8(const float* x, int64_t cols, int8_t* q, float* scale, float* scaled_sum) {
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7); // undoes the packs' interleaving
-    for (int64_t b = 0; b < cols / kBlockCols; b++, x += kBlockCols, q += kBlockCols) {
+    for (int64_t b = 0; b < cols / kBlockCols; b++, x += kBlockCols, q += kTokenTile * kBlockCols) {
         __m256i n[4];
-        scale[b] = round_block(x, 127.0f, n);
+        const float block_scale = round_block(x, 127.0f, n);
+        scale[b * kTokenTile] = block_scale;
         const __m256i total = _mm256_add_epi32(_mm256_add_epi32(n[0], n[1]), _mm256_add_epi32(n[2], n[3]));
-        scaled_sum[b] = scale[b] * static_cast<float>(sum_integers(total));
+        scaled_sum[b * kTokenTile] = block_scale * static_cast<float>(sum_integers(total));
         const __m256i packed =
             _mm256_packs_epi16(_mm256_packs_epi32(n[0], n[1]), _mm256_packs_epi32(n[2], n[3]));
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), _mm256_permutevar8x32_epi32(packed, order));
@@ -69,9 +70,9 @@ void quantize8(const float* x, int64_t cols, int8_t* q, float* scale, float* sca
 }
 
 void quantize16(const float* x, int64_t cols, int16_t* q, float* scale) {
-    for (int64_t b = 0; b < cols / kBlockCols; b++, x += kBlockCols, q += kBlockCols) {
+    for (int64_t b = 0; b < cols / kBlockCols; b++, x += kBlockCols, q += kTokenTile * kBlockCols) {
         __m256i n[4];
-        scale[b] = round_block(x, 32767.0f, n);
+        scale[b * kTokenTile] = round_block(x, 32767.0f, n);
         for (int i = 0; i < 2; i++) {
             // Columns 0 2 1 3 of every 4 in a lane; packs takes lanes of both, the permutation sorts them.
             const __m256i packed = _mm256_packs_epi32(_mm256_shuffle_epi32(n[2 * i], 0xd8),

@@ -23,14 +23,15 @@ void score_tile(const KVTile& tile, const float* query, int64_t head_dim, float 
     __m256 acc[num_rows][kTileVectors] = {};
     for (int64_t d = 0; d < head_dim; d++) {
         _mm_prefetch(reinterpret_cast<const char*>(tile.next_k + d * tile.k_stride), _MM_HINT_T0);
-        __m256 k[kTileVectors];
-        for (int j = 0; j < kTileVectors; j++) {
-            k[j] = load_half8(tile.k[j / 2] + d * tile.k_stride + j % 2 * kLanes);
-        }
+        // 12 accumulators, 3 queries and one K vector are all the registers there are.
+        __m256 q[num_rows];
         for (int r = 0; r < num_rows; r++) {
-            const __m256 q = _mm256_broadcast_ss(query + r * head_dim + d);
-            for (int j = 0; j < kTileVectors; j++) {
-                acc[r][j] = _mm256_fmadd_ps(k[j], q, acc[r][j]);
+            q[r] = _mm256_broadcast_ss(query + r * head_dim + d);
+        }
+        for (int j = 0; j < kTileVectors; j++) {
+            const __m256 k = load_half8(tile.k[j / 2] + d * tile.k_stride + j % 2 * kLanes);
+            for (int r = 0; r < num_rows; r++) {
+                acc[r][j] = _mm256_fmadd_ps(k, q[r], acc[r][j]);
             }
         }
     }
@@ -87,14 +88,14 @@ void add_values(const KVTile& tile, const float (*weight)[kPositionTile], int64_
         const int64_t at = p % kHalfTile * head_dim + d;
         const uint16_t* const next = tile.next_v + p * head_dim + d;
         _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T0);
-        __m256 v[num_vectors];
-        for (int j = 0; j < num_vectors; j++) {
-            v[j] = load_half8(tile.v[p / kHalfTile] + at + j * kLanes);
-        }
+        __m256 w[num_rows];
         for (int r = 0; r < num_rows; r++) {
-            const __m256 w = _mm256_broadcast_ss(&weight[r][p]);
-            for (int j = 0; j < num_vectors; j++) {
-                acc[r][j] = _mm256_fmadd_ps(w, v[j], acc[r][j]);
+            w[r] = _mm256_broadcast_ss(&weight[r][p]);
+        }
+        for (int j = 0; j < num_vectors; j++) {
+            const __m256 v = load_half8(tile.v[p / kHalfTile] + at + j * kLanes);
+            for (int r = 0; r < num_rows; r++) {
+                acc[r][j] = _mm256_fmadd_ps(w[r], v, acc[r][j]);
             }
         }
     }

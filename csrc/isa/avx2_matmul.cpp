@@ -13,6 +13,7 @@
 //
 // A tile keeps its integer accumulators in registers and its float ones in memory: both would not fit.
 #include "isa/avx2.h"
+#include "isa/tiles.h"
 
 namespace ridgeline {
 
@@ -159,13 +160,13 @@ inline __m256i factors(const uint8_t* scales, int rows) {
 
 // Columns 16 half .. + 15 of a block times n tokens, added to int16 sums of 16 rows.
 template <class Quants, int half, int n>
-inline void add_half(const uint8_t* quants, const int8_t* const (&x)[n], __m256i (&sum)[n][2]) {
+inline void add_half(const uint8_t* quants, const int8_t* x, __m256i (&sum)[n][2]) {
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
         const __m256i q0 = Quants::template unpack<half>(quants, j, 0);
         const __m256i q1 = Quants::template unpack<half>(quants, j, 1);
         for (int t = 0; t < n; t++) {
-            const __m256i four = broadcast4(x[t] + 16 * half + 4 * j);
+            const __m256i four = broadcast4(x + t * kBlockCols + 16 * half + 4 * j);
             __m256i p0 = _mm256_maddubs_epi16(q0, four), p1 = _mm256_maddubs_epi16(q1, four);
             if (Quants::kOffset != 0) {
                 const __m256i offset = _mm256_maddubs_epi16(_mm256_set1_epi8(Quants::kOffset), four);
@@ -181,8 +182,7 @@ inline void add_half(const uint8_t* quants, const int8_t* const (&x)[n], __m256i
 
 // The exact sums of one block, [tokens][16 rows].
 template <class Quants, int n>
-inline void sum_block(const uint8_t* quants, const uint8_t* scales, const int8_t* const (&x)[n],
-                      __m256i (&total)[n][2]) {
+inline void sum_block(const uint8_t* quants, const uint8_t* scales, const int8_t* x, __m256i (&total)[n][2]) {
     __m256i sum[n][2];
     add_half<Quants, 0>(quants, x, sum);
     if (Quants::kSumsHalves) {
@@ -214,53 +214,28 @@ inline void accumulate(const Rows16& scale, const Rows16& minimum, const __m256i
     }
 }
 
-// One panel and its input from one token on; `next` is fetched meanwhile if not null.
-struct Tile {
-    const PackedMatrix* weight;
-    const uint8_t* panel;
-    const Activations* x;
-    int64_t token;
-    const uint8_t* next;
-};
-
-inline const uint8_t* prefetch(const uint8_t* next, int64_t num_bytes) {
-    for (int64_t i = 0; next != nullptr && i < num_bytes; i += kCacheLine) {
-        _mm_prefetch(reinterpret_cast<const char*>(next + i), _MM_HINT_T1);
-    }
-    return next == nullptr ? nullptr : next + num_bytes;
-}
-
 template <QuantType type, class Quants, class Scales>
 struct Int8Kernel {
     template <int n>
-    __attribute__((noinline)) static void run(const Tile& tile, float (&acc)[kMaxTokens][kPanelRows]) {
+    static void run(const Tile& tile, TileSums<kMaxTokens>& acc) {
         constexpr PanelParts kParts = kPanelParts[static_cast<int>(type)];
-        const int64_t num_blocks = tile.weight->cols / kBlockCols;
-        const int64_t first = tile.token * num_blocks;
+        int64_t at = input_at(*tile.x, tile.token, 0);
         const uint8_t* next = tile.next;
-        const int8_t* x[n];
-        for (int t = 0; t < n; t++) {
-            x[t] = tile.x->q8 + (first + t * num_blocks) * kBlockCols;
-        }
-        for (int64_t b = 0; b < num_blocks; b++) {
+        for (int64_t b = 0; b < tile.weight->cols / kBlockCols; b++, at += kTokenTile) {
             const BlockOffsets offsets = block_offsets(kParts, b);
+            const uint8_t* const super = tile.panel + offsets.super;
             const uint8_t* const scales = tile.panel + offsets.scales;
             next = prefetch(next, kParts.quant_bytes + kParts.scale_bytes);
-            for (int t = 0; t < n; t++) {
-                asm("" : "+r"(x[t])); // else the compiler keeps, and spills, 8 addresses a token
-            }
             __m256i total[n][2];
-            sum_block<Quants>(tile.panel + offsets.quants, scales, x, total);
-            const uint8_t* const super = tile.panel + offsets.super;
+            sum_block<Quants, n>(tile.panel + offsets.quants, scales, tile.x->q8 + at * kBlockCols, total);
             const Rows16 scale = Scales::scale(super, scales);
             Rows16 minimum = {};
             if constexpr (Scales::kHasMinimum) {
                 minimum = Scales::minimum(super, scales);
             }
             for (int t = 0; t < n; t++) {
-                const int64_t at = first + t * num_blocks + b;
-                accumulate<Scales>(scale, minimum, total[t], tile.x->scale8[at], tile.x->sum8[at], acc[t]);
-                x[t] += kBlockCols;
+                accumulate<Scales>(scale, minimum, total[t], tile.x->scale8[at + t], tile.x->sum8[at + t],
+                                   acc[t]);
             }
         }
     }
@@ -268,22 +243,15 @@ struct Int8Kernel {
 
 struct Int16Kernel {
     template <int n>
-    __attribute__((noinline)) static void run(const Tile& tile, float (&acc)[kMaxTokens][kPanelRows]) {
-        const int64_t num_blocks = tile.weight->cols / kBlockCols;
-        const int64_t first = tile.token * num_blocks;
+    static void run(const Tile& tile, TileSums<kMaxTokens>& acc) {
         constexpr PanelParts kParts = kPanelParts[static_cast<int>(QuantType::Q8_0)];
+        int64_t at = input_at(*tile.x, tile.token, 0);
         const uint8_t* next = tile.next;
-        const int16_t* x[n];
-        for (int t = 0; t < n; t++) {
-            x[t] = tile.x->q16 + (first + t * num_blocks) * kBlockCols;
-        }
-        for (int64_t b = 0; b < num_blocks; b++) {
+        for (int64_t b = 0; b < tile.weight->cols / kBlockCols; b++, at += kTokenTile) {
             const BlockOffsets offsets = block_offsets(kParts, b);
             const uint8_t* const quants = tile.panel + offsets.quants;
+            const int16_t* const x = tile.x->q16 + at * kBlockCols;
             next = prefetch(next, kParts.quant_bytes + kParts.scale_bytes);
-            for (int t = 0; t < n; t++) {
-                asm("" : "+r"(x[t]));
-            }
             __m256i total[n][2];
 #pragma GCC unroll 16
             for (int i = 0; i < 16; i++) { // group i / 2 of 4 columns, even columns, then odd ones
@@ -291,7 +259,7 @@ struct Int16Kernel {
                 const __m256i q0 = _mm256_srai_epi16(i % 2 == 0 ? _mm256_slli_epi16(v0, 8) : v0, 8);
                 const __m256i q1 = _mm256_srai_epi16(i % 2 == 0 ? _mm256_slli_epi16(v1, 8) : v1, 8);
                 for (int t = 0; t < n; t++) {
-                    const __m256i two = broadcast4(x[t] + 2 * i);
+                    const __m256i two = broadcast4(x + t * kBlockCols + 2 * i);
                     const __m256i p0 = _mm256_madd_epi16(q0, two), p1 = _mm256_madd_epi16(q1, two);
                     total[t][0] = i == 0 ? p0 : add32(total[t][0], p0);
                     total[t][1] = i == 0 ? p1 : add32(total[t][1], p1);
@@ -299,9 +267,7 @@ struct Int16Kernel {
             }
             const Rows16 scale = halves(tile.panel + offsets.scales);
             for (int t = 0; t < n; t++) {
-                const float x_scale = tile.x->scale16[first + t * num_blocks + b];
-                accumulate<PlainScales>(scale, {}, total[t], x_scale, 0.0f, acc[t]);
-                x[t] += kBlockCols;
+                accumulate<PlainScales>(scale, {}, total[t], tile.x->scale16[at + t], 0.0f, acc[t]);
             }
         }
     }
@@ -330,7 +296,7 @@ struct FormatBF16 {
 template <class Format>
 struct FloatKernel {
     template <int n>
-    static void run(const Tile& tile, float (&acc)[kMaxTokens][kPanelRows]) {
+    static void run(const Tile& tile, TileSums<kMaxTokens>& acc) {
         const int64_t cols = tile.weight->cols;
         const float* const x = tile.x->x + tile.token * cols;
         const uint8_t* weights = tile.panel;
@@ -350,34 +316,11 @@ struct FloatKernel {
     }
 };
 
-// ---- the walk over panels and tokens -------------------------------------------------------------------
-
-using RunTile = void (*)(const Tile& tile, float (&acc)[kMaxTokens][kPanelRows]);
-
-// All tokens pass over a panel before the next one. With more than one tile of tokens the hardware prefetcher
-// loses the stream of weights while a panel is read again, so the last tile fetches the next panel.
 template <class Kernel>
 void matmul(const MatmulSlice& slice, const Activations& activations) {
-    constexpr RunTile kRun[kMaxTokens + 1] = {nullptr, Kernel::template run<1>, Kernel::template run<2>,
-                                              Kernel::template run<3>, Kernel::template run<4>};
-    for (int64_t p = slice.panel_begin; p < slice.panel_end; p++) {
-        const int64_t rows_left = slice.weight->rows - p * kPanelRows;
-        const auto row_bytes = static_cast<size_t>(rows_left < kPanelRows ? rows_left : kPanelRows) * 4;
-        float* const out = slice.out + (p - slice.panel_begin) * kPanelRows;
-        for (int64_t token = slice.token_begin; token < slice.token_end; token += kMaxTokens) {
-            const int64_t left = slice.token_end - token;
-            const bool is_last = token > slice.token_begin && left <= kMaxTokens;
-            const bool fetches_next = is_last && p + 1 < slice.panel_end;
-            const Tile tile = {slice.weight, slice.weight->panel(p), &activations, token,
-                               fetches_next ? slice.weight->panel(p + 1) : nullptr};
-            const int64_t count = left < kMaxTokens ? left : kMaxTokens;
-            alignas(32) float acc[kMaxTokens][kPanelRows] = {};
-            kRun[count](tile, acc);
-            for (int64_t t = 0; t < count; t++) {
-                std::memcpy(out + (token - slice.token_begin + t) * slice.out_stride, acc[t], row_bytes);
-            }
-        }
-    }
+    constexpr RunTile<kMaxTokens> kRun[] = {nullptr, Kernel::template run<1>, Kernel::template run<2>,
+                                            Kernel::template run<3>, Kernel::template run<4>};
+    walk_tiles<kMaxTokens>(slice, activations, kRun);
 }
 
 } // namespace

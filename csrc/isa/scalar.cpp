@@ -55,24 +55,24 @@ void block_scales(const float* x, float limit, float& scale, float& inverse) {
 }
 
 void quantize8(const float* x, int64_t cols, int8_t* q, float* scale, float* scaled_sum) {
-    for (int64_t b = 0; b < cols / kBlockCols; b++, x += kBlockCols, q += kBlockCols) {
+    for (int64_t b = 0; b < cols / kBlockCols; b++, x += kBlockCols, q += kTokenTile * kBlockCols) {
         float inverse;
-        block_scales(x, 127.0f, scale[b], inverse);
+        block_scales(x, 127.0f, scale[b * kTokenTile], inverse);
         int32_t sum = 0;
         for (int i = 0; i < kBlockCols; i++) {
             const auto value = static_cast<int32_t>(round_to_even(x[i] * inverse));
             q[i] = static_cast<int8_t>(value);
             sum += value;
         }
-        scaled_sum[b] = scale[b] * static_cast<float>(sum);
+        scaled_sum[b * kTokenTile] = scale[b * kTokenTile] * static_cast<float>(sum);
     }
 }
 
 void quantize16(const float* x, int64_t cols, int16_t* q, float* scale) {
     constexpr int kOrder[4] = {0, 2, 1, 3};
-    for (int64_t b = 0; b < cols / kBlockCols; b++, x += kBlockCols, q += kBlockCols) {
+    for (int64_t b = 0; b < cols / kBlockCols; b++, x += kBlockCols, q += kTokenTile * kBlockCols) {
         float inverse;
-        block_scales(x, 32767.0f, scale[b], inverse);
+        block_scales(x, 32767.0f, scale[b * kTokenTile], inverse);
         for (int i = 0; i < kBlockCols; i++) {
             const float value = x[i / 4 * 4 + kOrder[i % 4]];
             q[i] = static_cast<int16_t>(round_to_even(value * inverse));

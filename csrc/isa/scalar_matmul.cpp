@@ -55,7 +55,7 @@ void matmul_quantized(const MatmulSlice& slice, const Activations& activations) 
                 RowBlock block;
                 unpack_row_block(weight, panel, row % kPanelRows, b, block);
                 for (int64_t i = 0; i < count; i++) {
-                    const int64_t at = (first + i) * num_blocks + b;
+                    const int64_t at = input_at(activations, first + i, b);
                     acc[i] = add_block<is_int16, has_minimum>(block, activations, at, acc[i]);
                 }
             }

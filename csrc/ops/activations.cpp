@@ -5,8 +5,9 @@
 namespace ridgeline {
 
 Activations ActivationBuffer::reserve(int forms, int64_t num_tokens, int64_t cols) {
-    const int64_t count = num_tokens * cols;
-    const int64_t num_scales = num_tokens * (cols / kBlockCols);
+    const int64_t num_padded = (num_tokens + kTokenTile - 1) / kTokenTile * kTokenTile;
+    const int64_t count = num_padded * cols;
+    const int64_t num_scales = num_padded * (cols / kBlockCols);
     Activations input = {forms, num_tokens, cols, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
     if ((forms & kFloatInput) != 0) {
         input.x = x.reserve(count);
@@ -25,16 +26,15 @@ Activations ActivationBuffer::reserve(int forms, int64_t num_tokens, int64_t col
 
 void store_input(const KernelTable& kernels, const Activations& input, int64_t token, int64_t col,
                  const float* values, int64_t count) {
-    const int64_t at = token * input.cols + col;
     if (input.x != nullptr) {
-        std::memcpy(input.x + at, values, static_cast<size_t>(count) * sizeof(float));
+        std::memcpy(input.x + token * input.cols + col, values, static_cast<size_t>(count) * sizeof(float));
     }
+    const int64_t at = input_at(input, token, col / kBlockCols);
     if (input.q8 != nullptr) {
-        kernels.quantize8(values, count, input.q8 + at, input.scale8 + at / kBlockCols,
-                          input.sum8 + at / kBlockCols);
+        kernels.quantize8(values, count, input.q8 + at * kBlockCols, input.scale8 + at, input.sum8 + at);
     }
     if (input.q16 != nullptr) {
-        kernels.quantize16(values, count, input.q16 + at, input.scale16 + at / kBlockCols);
+        kernels.quantize16(values, count, input.q16 + at * kBlockCols, input.scale16 + at);
     }
 }
 

@@ -145,7 +145,38 @@ int32_t pick_candidate(const SampleCall& call, const std::vector<Candidate>& can
     return candidates[i].token_id;
 }
 
-// Every token has a mass; what top_p surely leaves out is dropped before anything is ranked.
+// Tokens that a nucleus of `needed` mass may have, by id. First those of much mass are tried, and last all
+// but those too light to matter: together they have no more than the nucleus may lack. Masses grow with
+// values up to one unit of rounding, so what lies above a threshold is the beginning of the ranking, and the
+// nucleus ends in it, if what lies above by more than one unit is enough. Mass 0 is never drawn.
+template <class Value>
+void collect_nucleus(const RowView<Value>& row, const int64_t* masses, const int64_t* block_sums,
+                     int64_t total, int64_t needed, SampleScratch& scratch) {
+    const int64_t least = std::max((total - needed) / row.vocab_size, int64_t{1});
+    for (const int shift : {12, 16, 63}) {
+        const int64_t threshold = std::max(total >> shift, least);
+        int64_t mass_above = 0;
+        scratch.candidates.clear();
+        for (int64_t block = 0; block < row.num_blocks(); block++) {
+            if (block_sums[block] < threshold) {
+                continue;
+            }
+            const int64_t end = std::min((block + 1) * kSampleBlock, row.vocab_size);
+            for (int64_t i = block * kSampleBlock; i < end; i++) {
+                if (masses[i] >= threshold) {
+                    const auto value = static_cast<double>(row.values[i]);
+                    scratch.candidates.push_back({static_cast<int32_t>(i), value, masses[i]});
+                    mass_above += masses[i] > threshold ? masses[i] : 0;
+                }
+            }
+        }
+        if (mass_above >= needed || threshold == least) {
+            return;
+        }
+    }
+}
+
+// Every token has a mass.
 template <class Value>
 int32_t choose_of_all(const SamplingKernels& kernels, const SampleCall& call, const RowView<Value>& row,
                       double best, SampleScratch& scratch) {
@@ -160,17 +191,8 @@ int32_t choose_of_all(const SamplingKernels& kernels, const SampleCall& call, co
     if (call.row->top_p >= 1.0) {
         return pick(masses, block_sums, draw(call, total));
     }
-    // Tokens below this mass sum to no more than the nucleus may lack. (Masses grow with values up to one
-    // unit of rounding; hence "below", where "not above" would do.) Mass 0 is never drawn.
     const int64_t needed = nucleus_mass(call.row->top_p, total);
-    const int64_t least = std::max((total - needed) / row.vocab_size, int64_t{1});
-    scratch.candidates.clear();
-    for (int64_t i = 0; i < row.vocab_size; i++) {
-        if (masses[i] >= least) {
-            scratch.candidates.push_back(
-                {static_cast<int32_t>(i), static_cast<double>(row.values[i]), masses[i]});
-        }
-    }
+    collect_nucleus(row, masses, block_sums, total, needed, scratch);
     keep_nucleus(needed, scratch);
     return pick_candidate(call, scratch.candidates);
 }

@@ -14,7 +14,7 @@ struct NamedKernels {
 
 const NamedKernels kNamedKernels[] = {
     {"scalar", scalar_sampling_kernels, [] { return true; }},
-#ifdef RIDGELINE_HAS_AVX2
+#ifdef RIDGELINE_HAS_X86
     {"avx2", avx2_sampling_kernels, [] { return __builtin_cpu_supports("avx2") != 0; }},
     {"avx512", avx512_sampling_kernels,
      [] { return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512dq") != 0; }},

@@ -13,6 +13,7 @@ from ridgeline.config.scheduler import SchedulerConfig
 from ridgeline.core.block_pool import BlockPool
 from ridgeline.core.events import EventRecorder
 from ridgeline.core.kv_cache_manager import KVCacheManager
+from ridgeline.core.prefix_cache import PrefixCache
 from ridgeline.core.request import Request
 from ridgeline.core.scheduler import Scheduler
 from ridgeline.core.step import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
@@ -69,9 +70,11 @@ class ScriptedExecutor:
     error: Exception | None = None
     closed: bool = False
     num_steps: int = 0
+    block_copies: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
 
     def execute(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         self.num_steps += 1
+        self.block_copies.append(tuple(scheduler_output.block_copies))
         if self.error is not None:
             error, self.error = self.error, None
             raise error
@@ -144,6 +147,7 @@ def new_bench(byte_tokenizer: Tokenizer) -> NewBench:
         max_num_seqs: int = 8,
         budget: int = 64,
         max_num_events: int = 1000,
+        caching: bool = False,
     ) -> Bench:
         by_id = {"0": scripts} if isinstance(scripts, str) else scripts
         ids = {
@@ -151,7 +155,8 @@ def new_bench(byte_tokenizer: Tokenizer) -> NewBench:
             for name, script in by_id.items()
         }
         recorder, clock, executor = EventRecorder(), TickingClock(), ScriptedExecutor(ids)
-        manager = KVCacheManager(BlockPool(num_blocks), 16, recorder)
+        cache = PrefixCache(16) if caching else None
+        manager = KVCacheManager(BlockPool(num_blocks), 16, recorder, prefix_cache=cache)
         config = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget)
         log = EventLog(max_num_events)
         engine = Engine(

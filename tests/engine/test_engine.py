@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections import defaultdict
+
 import pytest
 
 from ridgeline.core.events import RequestFinished, StepFinished, TokensEmitted
@@ -43,6 +46,46 @@ def test_an_abort_frees_at_once_and_the_others_go_on(new_bench) -> None:
     assert bench.engine.stats.num_used_blocks < used
     assert bench.run(second).outputs[0].text == "second"
     assert bench.engine.stats.num_requests_running == bench.engine.stats.num_used_blocks == 0
+
+
+def test_ten_thousand_requests_with_random_aborts_leave_nothing_behind(new_bench) -> None:
+    bench = new_bench(num_blocks=96, caching=True, max_num_seqs=32, budget=256)
+    bench.executor.scripts = defaultdict(lambda: list(b"some words"))
+    draw, live, num_aborted = random.Random(1), [], 0
+    starts = ["x" * 50, "y" * 33, "z"]
+    for index in range(10_000):
+        prompt = draw.choice(starts) + "ab" * draw.randrange(12) + str(index % 7)
+        live.append(bench.add(prompt, n=draw.choice([1, 1, 1, 2]), max_tokens=1 + draw.randrange(20)))
+        while len(live) > draw.randrange(40):
+            if draw.random() < 0.5:
+                bench.streams.abort(live.pop(draw.randrange(len(live))))
+                num_aborted += 1
+            else:
+                bench.streams.step()
+                if len(live) > 60:
+                    bench.streams.abort(live.pop(0))
+    for request_id in live:
+        bench.streams.abort(request_id)
+    stats = bench.engine.stats
+    assert num_aborted > 1000
+    assert (stats.num_requests_running, stats.num_requests_waiting, stats.num_used_blocks) == (0, 0, 0)
+    assert stats.num_idle_blocks + stats.num_free_blocks == 96
+    bench.engine.scheduler.check_integrity()
+
+
+def test_a_failing_step_is_done_again_with_its_block_copies(new_bench) -> None:
+    bench = new_bench({"0-0": "one", "0-1": "two"})
+    request_id = bench.add("x" * 20, n=2)
+    bench.streams.step()
+    bench.executor.error = EngineError("broken")
+    with pytest.raises(EngineError, match="broken"):
+        bench.streams.step()
+    failed, again = bench.executor.block_copies[-1], None
+    bench.streams.step()
+    again = bench.executor.block_copies[-1]
+    assert failed == again != ()
+    assert [c.text for c in bench.run(request_id, num_choices=2).outputs] == ["one", "two"]
+    assert bench.engine.stats.num_used_blocks == 0
 
 
 def test_after_a_failing_step_the_engine_serves_the_next_request(new_bench) -> None:
@@ -124,13 +167,29 @@ def test_generation_ends_with_length_when_the_context_is_full(new_bench) -> None
     assert (len(completion.token_ids), completion.finish_reason) == (10, "length")
 
 
-def test_an_interrupt_inside_a_step_never_leaves_a_gap_in_another_stream(new_bench) -> None:
-    bench = new_bench({"0": "first answer", "1": "second answer", "2": "third"})
+def test_an_interrupt_while_a_step_computes_loses_nothing(new_bench) -> None:
+    bench = new_bench({"0": "first answer", "1": "second answer"})
     first, second = bench.add(), bench.add()
     bench.streams.next_delta(first)
     bench.executor.error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         bench.streams.next_delta(first)
+    assert bench.run(first).outputs[0].text == "irst answer"
+    assert bench.run(second).outputs[0].text == "second answer"
+
+
+def test_an_interrupt_while_tokens_are_taken_aborts_rather_than_leaves_a_gap(new_bench, monkeypatch) -> None:
+    bench = new_bench({"0": "first answer", "1": "second answer", "2": "third"})
+    first, second = bench.add(), bench.add()
+    bench.streams.next_delta(first)
+
+    def interrupted(events):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench.log, "record", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bench.streams.next_delta(first)
+    monkeypatch.undo()
     for request_id in (first, second):
         with pytest.raises(EngineError, match="aborted"):
             bench.streams.next_delta(request_id)

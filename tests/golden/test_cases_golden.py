@@ -284,6 +284,48 @@ def test_a_request_larger_than_the_cache_is_refused_and_the_next_ones_run(model_
         assert llm.stats.num_used_blocks == 0
 
 
+# k. preemption and fairness; l. prefix cache: how a request is computed changes no bit of it
+
+
+def test_sharing_preemption_chunks_and_samples_change_no_bit(model_path: Path) -> None:
+    shared = "You are a careful assistant. Answer in one sentence and never guess. " * 6
+    prompts = [shared + other for other in OTHERS[:4]]
+    params = SamplingParams(n=2, temperature=0.8, seed=7, max_tokens=80, logprobs=2, ignore_eos=True)
+    seen, num_preemptions, num_hit_tokens = [], [], []
+    for settings in (
+        {"enable_prefix_caching": False, "max_num_seqs": 1},
+        {},
+        {"block_size": 16, "max_num_batched_tokens": 32},
+        {"block_size": 64, "enable_prefix_caching": False},
+        {"block_size": 16, "kv_cache_bytes": 30 * 16 * 23040, "watermark": 0.0},
+        {"block_size": 16, "kv_cache_bytes": 36 * 16 * 23040, "enable_prefix_caching": False},
+    ):
+        with LLM(str(model_path), **{"kv_cache_bytes": 2**27, **settings}) as llm:
+            outputs = [*llm.generate(prompts, params), *llm.generate(prompts[:1], params)]
+            seen.append([(c.token_ids, c.logprobs) for o in outputs for c in o.outputs])
+            num_preemptions.append(llm.stats.num_preemptions)
+            num_hit_tokens.append(llm.stats.num_hit_tokens)
+            assert llm.stats.num_used_blocks == 0
+    assert all(one == seen[0] for one in seen)
+    assert min(num_preemptions[4:]) > 0
+    assert num_hit_tokens[0] == 0 < num_hit_tokens[1]
+
+
+def test_with_too_few_blocks_everybody_finishes_with_the_same_tokens(model_path: Path) -> None:
+    prompts = [
+        {"prompt_token_ids": [1000 + (i * 7919 + k * 104729) % 40000 for i in range(128)]} for k in range(20)
+    ]
+    params = greedy(64, ignore_eos=True)
+    with LLM(str(model_path), kv_cache_bytes=60 * 16 * 23040, block_size=16) as llm:
+        assert llm.parts.limits.num_blocks == 60
+        outputs = llm.generate(prompts, params)
+        # Each block that an output grows into displaces at most one request.
+        assert llm.stats.num_preemptions <= 20 * (-(-(128 + 63) // 16) - 8)
+    with LLM(str(model_path), kv_cache_bytes=2**28, block_size=16) as llm:
+        unconstrained = llm.generate(prompts, params)
+    assert [o.outputs[0].token_ids for o in outputs] == [o.outputs[0].token_ids for o in unconstrained]
+
+
 # s. broken model files
 
 

@@ -14,8 +14,10 @@ def summary_line(metrics: RequestMetrics) -> str:
     if metrics.ttft_s is not None:
         parts.append(f"TTFT {metrics.ttft_s * 1e3:.0f} ms")
     if metrics.prefill_s:
-        prefill_tok_s = metrics.num_prompt_tokens / metrics.prefill_s
-        parts.append(f"prefill {metrics.num_prompt_tokens} tokens at {prefill_tok_s:.0f} tok/s")
+        num_computed = metrics.num_prompt_tokens - metrics.num_cached_tokens
+        cached = f" ({metrics.num_cached_tokens} cached)" if metrics.num_cached_tokens else ""
+        prefill_tok_s = num_computed / metrics.prefill_s
+        parts.append(f"prefill {num_computed} tokens{cached} at {prefill_tok_s:.0f} tok/s")
     if metrics.tpot_s:
         parts.append(f"decode {metrics.num_output_tokens} tokens at {1 / metrics.tpot_s:.0f} tok/s")
     return " · ".join(parts) or "no tokens"

@@ -257,7 +257,7 @@ class Scheduler:
         """Whether another request computes, in this step, what this one would have to compute too."""
         if request.fork_of is not None and request.num_computed_tokens == 0:
             first = self._requests.get(request.fork_of)
-            if first is not None and first.num_computed_tokens < request.num_prompt_tokens - 1:
+            if first is not None and first.num_computed_tokens < request.num_prompt_tokens:
                 return True
         return any(
             other in plan.shares and self._kv_cache_manager.shares_next_block(request, other)

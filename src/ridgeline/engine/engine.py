@@ -54,6 +54,16 @@ class EngineStats:
     prefix_hit_rate: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class ExecutedStep:
+    """A step that was computed and not yet taken into account."""
+
+    scheduler_output: SchedulerOutput
+    runner_output: ModelRunnerOutput
+    started_at_s: float
+    finished_at_s: float
+
+
 class Engine:
     """Runs the step loop over finished parts: a scheduler, an executor, a clock and listeners."""
 
@@ -116,19 +126,31 @@ class Engine:
 
     def step(self) -> list[EngineOutput]:
         """Run one step; returns what it made known, in the order of the batch."""
-        scheduler_output = self.scheduler.schedule(self.clock.now())
+        return self.commit(self.execute(self.schedule()))
+
+    def schedule(self) -> SchedulerOutput:
+        """Decide the next step's work; possibly none."""
+        return self.scheduler.schedule(self.clock.now())
+
+    def execute(self, scheduler_output: SchedulerOutput) -> ExecutedStep:
+        """Compute a step. When this fails nothing has happened, and the next step does the work again."""
+        started_at_s = self.clock.now()
         if not scheduler_output.scheduled:
+            return ExecutedStep(scheduler_output, ModelRunnerOutput([], [], []), started_at_s, started_at_s)
+        runner_output = self._executor.execute(scheduler_output)
+        return ExecutedStep(scheduler_output, runner_output, started_at_s, self.clock.now())
+
+    def commit(self, step: ExecutedStep) -> list[EngineOutput]:
+        """Take a computed step's tokens; returns what it made known, in the order of the batch."""
+        if not step.scheduler_output.scheduled:
             self.publish_events()
             return []
-        started_at_s = self.clock.now()
-        runner_output = self._executor.execute(scheduler_output)
-        now = self.clock.now()
-        advanced = self.scheduler.update_from_output(scheduler_output, runner_output, now)
+        now = step.finished_at_s
+        advanced = self.scheduler.update_from_output(step.scheduler_output, step.runner_output, now)
         self.publish_events(
-            TokensEmitted(now, tuple((request.request_id, 1) for request in advanced)),
-            _step_finished(scheduler_output, runner_output, now, now - started_at_s),
+            TokensEmitted(now, tuple((request.request_id, 1) for request in advanced)), _step_finished(step)
         )
-        return _engine_outputs(scheduler_output, runner_output, now)
+        return _engine_outputs(step)
 
     def publish_events(self, *events: Event) -> None:
         """Hand the core's events, then these, to the listeners."""
@@ -144,13 +166,12 @@ class Engine:
         self._executor.close()
 
 
-def _engine_outputs(
-    scheduler_output: SchedulerOutput, runner_output: ModelRunnerOutput, now: float
-) -> list[EngineOutput]:
+def _engine_outputs(step: ExecutedStep) -> list[EngineOutput]:
+    runner_output = step.runner_output
     return [
-        EngineOutput(item.request, token_id, logprobs, prompt_logprobs, now)
+        EngineOutput(item.request, token_id, logprobs, prompt_logprobs, step.finished_at_s)
         for item, token_id, logprobs, prompt_logprobs in zip(
-            scheduler_output.scheduled,
+            step.scheduler_output.scheduled,
             runner_output.sampled_token_ids,
             runner_output.logprobs,
             runner_output.prompt_logprobs,
@@ -159,11 +180,16 @@ def _engine_outputs(
     ]
 
 
-def _step_finished(
-    scheduler_output: SchedulerOutput, runner_output: ModelRunnerOutput, now: float, execute_s: float
-) -> StepFinished:
+def _step_finished(step: ExecutedStep) -> StepFinished:
+    scheduler_output, finished_at_s = step.scheduler_output, step.finished_at_s
     composition = tuple(
         (item.request.request_id, item.num_computed_tokens, item.num_scheduled_tokens)
         for item in scheduler_output.scheduled
     )
-    return StepFinished(now, scheduler_output.step_id, composition, execute_s, runner_output.op_seconds)
+    return StepFinished(
+        finished_at_s,
+        scheduler_output.step_id,
+        composition,
+        finished_at_s - step.started_at_s,
+        step.runner_output.op_seconds,
+    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.input_processor import InputProcessor, ParsedPrompt
@@ -70,15 +72,16 @@ class RequestStreams:
     def step(self) -> None:
         """Run one engine step and sort what it gave.
 
-        A step that does not end, an interrupt in the middle of it included, may have lost tokens of any
-        request; all are aborted rather than continued with a gap.
+        A step that fails to compute is done again by the next call. One that is interrupted while it is
+        scheduled or taken into account may have lost tokens of any request, so all are aborted rather than
+        continued with a gap.
         """
-        try:
-            for delta in self._output_processor.process(self._engine.step()):
+        with self._all_or_none():
+            scheduler_output = self._engine.schedule()
+        executed = self._engine.execute(scheduler_output)
+        with self._all_or_none():
+            for delta in self._output_processor.process(self._engine.commit(executed)):
                 self._inboxes[delta.request_id].append(delta)
-        except BaseException:
-            self.abort_all()
-            raise
 
     def abort(self, request_id: str) -> None:
         """End a request and forget its deltas; nothing happens when it is over."""
@@ -89,3 +92,11 @@ class RequestStreams:
         """End every request; whoever reads one of them is told."""
         for request_id in list(self._inboxes):
             self.abort(request_id)
+
+    @contextmanager
+    def _all_or_none(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.abort_all()
+            raise
