@@ -105,6 +105,8 @@ def test_the_built_in_trace_is_repeatable(shown) -> None:
         (["fragmentation", "--request-rate", "0"], "request_rate=0"),
         (["fragmentation", "--capacity-tokens", "100"], "capacity_tokens=100"),
         (["fragmentation", "--max-model-len", "100"], "max_model_len=100"),
+        (["show", "Hi", "--html", "/nonexistent/x.html"], "html='/nonexistent/x.html': can't be written"),
+        (["show", "Hi", "--save-trace", "/tmp"], "save_trace='/tmp': can't be written"),
         (["fragmentation", "--num-prompts", "3", "--html", "/nonexistent/x.html"], "can't be written"),
     ],
 )

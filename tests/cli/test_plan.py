@@ -10,6 +10,7 @@ import gguf
 import numpy as np
 import pytest
 
+from ridgeline import LLM
 from ridgeline.cli.main import run
 from ridgeline.formats.gguf import open_gguf
 from ridgeline.formats.quants import QUANT_TYPES
@@ -50,6 +51,18 @@ def test_a_file_is_planned_from_its_header(plan, tiny_model: Path) -> None:
         assert made["weights_bytes"] == sum(t.size_bytes for t in file.tensors.values())
     assert made["kv_cache_bytes"] == made["num_blocks"] * made["block_bytes"] <= 10**6
     assert made["max_concurrency"] == {"1": made["num_blocks"], "64": made["num_blocks"] // 2}
+
+
+@pytest.mark.golden
+def test_the_real_model_takes_what_its_authors_dimensions_say(plan, model_path: Path) -> None:
+    made = plan("--model", model_path, "--context", 1, 32, 33, "--memory-bytes", 10**10)
+    assert made["kv_formula"] == "2 (K, V) × 30 layers × 3 KV heads × 64 × 2 B = 23,040 B"
+    assert (made["kv_bytes_per_token"], made["block_bytes"]) == (23_040, 737_280)
+    assert [r["slack_tokens"] for r in made["details"]["requests"]] == [31, 0, 31]
+    with LLM(str(model_path), kv_cache_bytes=10 * 737_280 + 5) as llm:
+        cache = llm.parts.engine._executor._forward._kv_cache
+        assert cache.nbytes == 10 * made["block_bytes"]
+        assert llm.parts.weights_bytes == made["weights_bytes"]
 
 
 def test_dimensions_alone_are_planned(plan, dims) -> None:

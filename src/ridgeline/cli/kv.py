@@ -12,7 +12,7 @@ from rich.console import Console
 from ridgeline.cli.json_output import JsonTarget, check_target, write_json
 from ridgeline.cli.kv_fragmentation import fragmentation
 from ridgeline.cli.options import EngineOptions, Flag, SamplingOptions
-from ridgeline.cli.text_files import read_lines, write_text
+from ridgeline.cli.text_files import check_writable, read_lines, write_text
 from ridgeline.dashboard.block_map_page import block_map_page
 from ridgeline.dashboard.block_map_text import block_map_lines
 from ridgeline.errors import RequestError
@@ -70,6 +70,7 @@ def show(
         Write events, block states and reads of every step as JSON to this file; - prints it.
     """
     check_target(json)
+    check_writable(html=options.html, save_trace=options.save_trace)
     if bool(prompts) == (options.trace is not None):
         raise RequestError("prompts", list(prompts), "give at least one prompt, or --trace FILE, not both")
     if options.trace is not None:

@@ -11,7 +11,7 @@ from typing import Any
 from cyclopts import Parameter
 
 from ridgeline.cli.json_output import JsonTarget, check_target, write_json
-from ridgeline.cli.text_files import read_lines, write_text
+from ridgeline.cli.text_files import check_writable, read_lines, write_text
 from ridgeline.config.checks import check_at_least
 from ridgeline.dashboard.fragmentation_page import fragmentation_page
 from ridgeline.metrics.block_map import block_frames
@@ -60,6 +60,7 @@ def fragmentation(
         Write every figure as JSON to this file; - prints it.
     """
     check_target(json)
+    check_writable(html=options.html)
     for name in ("capacity_tokens", "max_model_len", "num_prompts"):
         check_at_least(name, getattr(options, name), 1)
     source, trace, live = _trace(options)

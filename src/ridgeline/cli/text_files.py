@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ridgeline.errors import ConfigError
@@ -17,6 +18,16 @@ def read_lines(field: str, path: Path) -> list[str]:
         return path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(field, str(path), f"can't be read: {error}") from None
+
+
+def check_writable(**paths: Path | None) -> None:
+    """Raise `ConfigError` now, under the option's name, when `write_text` could not write there later."""
+    for field, path in paths.items():
+        if path is None:
+            continue
+        place = path if path.exists() else path.parent
+        if path.is_dir() or not place.exists() or not os.access(place, os.W_OK):
+            raise ConfigError(field, str(path), "can't be written; give a file in an existing directory")
 
 
 def write_text(field: str, path: Path, text: str) -> None:
