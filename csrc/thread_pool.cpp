@@ -7,9 +7,13 @@ namespace ridgeline {
 
 namespace {
 
-constexpr std::chrono::microseconds kSpinTime{50};
+// Long enough for the gap between two jobs of a step and, mostly, between two steps.
+constexpr std::chrono::microseconds kSpinTime{100};
 constexpr int kSpinsPerClockRead = 64;
-constexpr int kSpinsBeforeYield = 4096;
+// Spinning keeps whoever else has work for this core from it, perhaps the very thread that is waited for:
+// after a few microseconds every look is followed by a yield, which costs nothing if nobody else wants the
+// core.
+constexpr int kSpinsBeforeYield = 256;
 
 uint32_t epoch_of(uint64_t ticket) {
     return static_cast<uint32_t>(ticket >> 32);
@@ -116,13 +120,17 @@ void ThreadPool::work(uint32_t epoch, int worker) {
 
 uint32_t ThreadPool::wait_for_job(uint32_t seen_epoch) {
     const auto deadline = std::chrono::steady_clock::now() + kSpinTime;
+    int64_t spins = 0;
     do {
-        for (int i = 0; i < kSpinsPerClockRead; i++) {
+        for (int i = 0; i < kSpinsPerClockRead; i++, spins++) {
             const uint32_t epoch = epoch_of(ticket_.load(std::memory_order_acquire));
             if (epoch != seen_epoch) {
                 return epoch;
             }
             relax_cpu();
+        }
+        if (spins >= kSpinsBeforeYield) {
+            std::this_thread::yield();
         }
     } while (std::chrono::steady_clock::now() < deadline);
     std::unique_lock<std::mutex> lock(sleep_->mutex);

@@ -17,7 +17,8 @@ namespace ridgeline {
 // Jobs split items (output rows, tokens, heads), never a sum, so results do not depend on the split.
 //
 // Workers take chunks from a shared counter: a slow or descheduled one takes fewer, and a job that needs no
-// more hands does not wait for a sleeper to wake. Between jobs they spin for about 50 us, then sleep.
+// more hands does not wait for a sleeper to wake. Between jobs they spin for about 100 us, giving way to
+// others, then sleep.
 class ThreadPool {
   public:
     using Body = void (*)(const void* context, int64_t begin, int64_t end, int worker);
@@ -54,16 +55,19 @@ class ThreadPool {
     uint32_t wait_for_job(uint32_t seen_epoch);
     void worker_loop(int worker);
 
+    // What different threads write lies in different cache lines: idle workers spin on the ticket, and every
+    // store to its line would have to take it from them.
+    //
     // High half: the job's number (epoch). Low half: chunks not yet taken. Taking one is a compare-exchange,
     // so it succeeds only while that very job is unfinished, and then the job's fields below are its own.
-    std::atomic<uint64_t> ticket_{0};
-    std::atomic<int64_t> num_done_{0};
-    std::atomic<int64_t> num_items_{0};
+    alignas(64) std::atomic<uint64_t> ticket_{0};
+    alignas(64) std::atomic<int64_t> num_done_{0};
+    alignas(64) std::atomic<int64_t> num_items_{0};
     std::atomic<int64_t> chunk_size_{1};
     std::atomic<Body> body_{nullptr};
     std::atomic<const void*> context_{nullptr};
 
-    std::atomic<bool> is_stopping_{false};
+    alignas(64) std::atomic<bool> is_stopping_{false};
     std::atomic<int> num_sleeping_{0};
     std::unique_ptr<Sleep> sleep_ = std::make_unique<Sleep>();
     const pid_t owner_pid_ = getpid();

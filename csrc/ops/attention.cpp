@@ -11,6 +11,7 @@ namespace {
 // With fewer items than this per thread, the ranges of one context go to different threads.
 constexpr int64_t kItemsPerThread = 4;
 constexpr int64_t kFloatsPerLine = 16;
+constexpr int64_t kTinyPositions = 256; // of all items together
 
 // The job: an item is a group of tokens and a KV head, in one part or in one part a range.
 struct Job {
@@ -18,7 +19,8 @@ struct Job {
     const AttentionCall& call;
     AttentionScratch& scratch;
     int64_t num_groups;
-    int64_t max_ranges; // of the longest context
+    int64_t longest;    // context, in positions
+    int64_t max_ranges; // of it
     int64_t heads_per_kv_head;
     int64_t state_stride; // floats from one SoftmaxState to the next; whole cache lines
 
@@ -147,7 +149,10 @@ bool is_last_part(const Job& job, int64_t group, int64_t num_parts) {
 // One worker walks all ranges of an item, merging as it goes.
 void attend_whole_items(const Job& job, ThreadPool& pool) {
     job.scratch.states.reserve(2 * pool.num_threads() * job.state_stride);
-    pool.parallel_for(job.num_groups * job.num_kv_heads(), 1, [&](int64_t begin, int64_t end, int worker) {
+    const int64_t num_items = job.num_groups * job.num_kv_heads();
+    // A few short contexts are done before another thread has heard of them.
+    const bool is_tiny = num_items * job.longest <= kTinyPositions;
+    pool.parallel_for(num_items, is_tiny ? num_items : 1, [&](int64_t begin, int64_t end, int worker) {
         for (int64_t index = begin; index < end; index++) {
             // Later groups of a prompt have more to do: take them first.
             const int64_t group = job.num_groups - 1 - index / job.num_kv_heads();
@@ -203,23 +208,23 @@ void attend_shared_ranges(const Job& job, ThreadPool& pool) {
     });
 }
 
-// Cuts the sequences into groups; returns how many, and the ranges of the longest context.
-int64_t plan_groups(const Batch& batch, AttentionScratch& scratch, int64_t& max_ranges) {
+// Cuts the sequences into groups.
+void plan_groups(const Batch& batch, AttentionScratch& scratch, Job& job) {
     TokenGroup* const groups = scratch.groups.reserve(batch.num_tokens);
     int64_t num_groups = 0;
-    max_ranges = 0;
     for (int64_t seq = 0; seq < batch.num_seqs; seq++) {
         const int64_t end = batch.query_start_loc[seq + 1];
         for (int64_t t = batch.query_start_loc[seq]; t < end; t += kTokensPerGroup) {
             groups[num_groups++] = {seq, t, std::min(t + kTokensPerGroup, end)};
         }
-        max_ranges = std::max<int64_t>(max_ranges, batch.positions[end - 1] / kPositionRange + 1);
+        job.longest = std::max<int64_t>(job.longest, batch.positions[end - 1] + 1);
     }
     std::atomic<int64_t>* const parts_done = scratch.parts_done.reserve(batch.num_tokens);
     for (int64_t i = 0; i < num_groups; i++) {
         parts_done[i].store(0, std::memory_order_relaxed);
     }
-    return num_groups;
+    job.num_groups = num_groups;
+    job.max_ranges = (job.longest + kPositionRange - 1) / kPositionRange;
 }
 
 } // namespace
@@ -228,8 +233,8 @@ int64_t plan_groups(const Batch& batch, AttentionScratch& scratch, int64_t& max_
 void attention(const KernelTable& kernels, ThreadPool& pool, const AttentionCall& call,
                AttentionScratch& scratch) {
     const int64_t head_dim = call.cache->head_dim;
-    Job job = {kernels, call, scratch, 0, 0, call.num_heads / call.cache->num_kv_heads, 0};
-    job.num_groups = plan_groups(*call.batch, scratch, job.max_ranges);
+    Job job = {kernels, call, scratch, 0, 0, 0, call.num_heads / call.cache->num_kv_heads, 0};
+    plan_groups(*call.batch, scratch, job);
     const int64_t state_floats = job.max_rows() * (head_dim + 2);
     job.state_stride = (state_floats + kFloatsPerLine - 1) / kFloatsPerLine * kFloatsPerLine;
     scratch.queries.reserve(pool.num_threads() * job.max_rows() * head_dim);
