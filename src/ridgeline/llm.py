@@ -150,7 +150,7 @@ class LLM:
         """
         arrived_at_s = self._clock.now()
         parsed = self.parts.input_processor.parse_prompt(prompt)
-        return self._stream(parsed, sampling_params or SamplingParams(), arrived_at_s)
+        return self._stream(parsed, _params_for(1, sampling_params)[0], arrived_at_s)
 
     def stream_chat(
         self,
@@ -162,11 +162,12 @@ class LLM:
         """Answer one conversation; yields deltas as `stream` does."""
         arrived_at_s = self._clock.now()
         parsed = self._parse_chat(messages, add_generation_prompt=add_generation_prompt)
-        return self._stream(parsed, sampling_params or SamplingParams(), arrived_at_s)
+        return self._stream(parsed, _params_for(1, sampling_params)[0], arrived_at_s)
 
     def close(self) -> None:
         """Abort what is running and give threads and memory back; closing twice is fine."""
         if self._parts is not None:
+            self._parts.request_streams.abort_all()
             self._parts.engine.close()
             self._parts = None
 
@@ -196,7 +197,8 @@ class LLM:
         ids: list[str] = []
         try:
             for prompt, prompt_params in zip(prompts, params, strict=True):
-                ids.append(streams.add(prompt, prompt_params, arrived_at_s=arrived_at_s))
+                ids.append(streams.new_request_id())
+                streams.add(ids[-1], prompt, prompt_params, arrived_at_s=arrived_at_s)
             with ProgressBar(len(ids), shown=progress and len(ids) > 1) as bar:
                 whole = [
                     _empty_output(request_id, prompt, prompt_params)
@@ -221,8 +223,9 @@ class LLM:
         self, prompt: ParsedPrompt, params: SamplingParams, arrived_at_s: float
     ) -> Iterator[RequestOutput]:
         streams = self.parts.request_streams
-        request_id = streams.add(prompt, params, arrived_at_s=arrived_at_s)
+        request_id = streams.new_request_id()
         try:
+            streams.add(request_id, prompt, params, arrived_at_s=arrived_at_s)
             finished = False
             while not finished:
                 delta = streams.next_delta(request_id)

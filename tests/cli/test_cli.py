@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -179,3 +180,20 @@ def test_what_a_terminals_encoding_cannot_show_is_replaced(tiny_model: Path) -> 
     assert done.returncode == 0
     assert b"Traceback" not in done.stderr
     assert done.stdout.isascii()
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_ends_without_a_traceback(tiny_model: Path, number: int, status: int) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ridgeline", "chat", "--model", str(tiny_model)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    process.stderr.readline()  # the banner: the model is loaded, a line is awaited
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert "Traceback" not in errors

@@ -16,6 +16,7 @@ def new_app() -> App:
         help="Run language models on CPUs, and see why they take the time they take.",
         version=__version__,
         help_format="plaintext",
+        suppress_keyboard_interrupt=False,
         console=Console(),
         error_console=Console(stderr=True),
     )

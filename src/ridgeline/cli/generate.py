@@ -11,7 +11,6 @@ from cyclopts import Parameter
 from ridgeline.cli.json_output import JsonTarget, check_target, write_json
 from ridgeline.cli.options import EngineOptions, Flag, SamplingOptions
 from ridgeline.cli.report import finish_line, request_document
-from ridgeline.errors import RequestError
 from ridgeline.outputs import CompletionOutput, RequestOutput
 
 
@@ -71,9 +70,4 @@ def print_stream(deltas: Iterator[RequestOutput], *, quiet: bool = False) -> Req
 
 
 def _prompt_text(prompt: str) -> str:
-    if prompt != "-":
-        return prompt
-    try:
-        return sys.stdin.read()
-    except UnicodeDecodeError as error:
-        raise RequestError("prompt", "stdin", f"is not UTF-8 at byte {error.start}") from None
+    return sys.stdin.read() if prompt == "-" else prompt

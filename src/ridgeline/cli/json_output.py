@@ -34,9 +34,22 @@ def write_json(target: str, document: object) -> None:
     """
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     if target == "-":
-        sys.stdout.write(text)
+        is_utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+        sys.stdout.write(text if is_utf8 and _is_encodable(text) else _ascii(document))
         return
     try:
-        Path(target).write_text(text, encoding="utf-8")
+        Path(target).write_text(text if _is_encodable(text) else _ascii(document), encoding="utf-8")
     except OSError as error:
         raise ConfigError("json", target, f"can't be written: {error.strerror}") from None
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _ascii(document: object) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"

@@ -41,7 +41,8 @@ def run(arguments: list[str]) -> int:
         return _abandoned()
     except OSError as error:
         _abandoned()
-        return _failed(f"can't write the output: {error.strerror}", EXIT_FAILURE)
+        place = f"{error.filename}: " if error.filename is not None else "can't write the output: "
+        return _failed(f"{place}{error.strerror}", EXIT_FAILURE)
     return EXIT_OK
 
 
@@ -59,6 +60,10 @@ def _prepare_streams() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - lives as long as we do
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - lives as long as we do
+    elif hasattr(sys.stdin, "reconfigure"):
+        sys.stdin.reconfigure(errors="surrogateescape")  # the tokenizer refuses what is not UTF-8
 
 
 def _usage_problem(error: Exception, arguments: list[str]) -> str:

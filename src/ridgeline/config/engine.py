@@ -43,7 +43,10 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         check_one_of("executor", self.executor, EXECUTORS)
+        check_at_least("block_size", self.block_size, 1)
         check_one_of("block_size", self.block_size, BLOCK_SIZES)
+        if self.chat_template is not None and not isinstance(self.chat_template, str):
+            raise ConfigError("chat_template", self.chat_template, "must be the template's text")
         check_at_least("max_num_events", self.max_num_events, 1)
         for name, minimum in (("num_threads", 1), ("max_model_len", 2), ("kv_cache_bytes", 1)):
             value = getattr(self, name)

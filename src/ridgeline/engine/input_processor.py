@@ -13,6 +13,8 @@ from ridgeline.sampling.rng import draw_seed
 from ridgeline.sampling_params import SamplingParams
 from ridgeline.tokenizer.gguf_tokenizer import Tokenizer
 
+_BYTES = bytes | bytearray | memoryview
+
 Prompt = str | Sequence[int] | Mapping[str, object]
 """Text, token ids, `{"prompt": text}` or `{"prompt_token_ids": ids}`."""
 
@@ -53,7 +55,7 @@ class InputProcessor:
                     raise RequestError("prompt", prompt["prompt"], "must be text")
                 return self.parse_prompt(prompt["prompt"])
             return self.parse_prompt_ids(prompt["prompt_token_ids"])
-        if isinstance(prompt, Sequence) and not isinstance(prompt, bytes):
+        if isinstance(prompt, Sequence) and not isinstance(prompt, _BYTES):
             if prompt and not isinstance(prompt[0], int):
                 raise RequestError("prompt", prompt, "give one prompt: text, token ids, or a dict of one")
             return self.parse_prompt_ids(prompt)
@@ -167,7 +169,7 @@ def as_prompt_list(prompts: object) -> list[object]:
     Raises:
         RequestError: an empty list, or no prompt at all.
     """
-    if isinstance(prompts, str | bytes | dict) or not isinstance(prompts, Sequence):
+    if isinstance(prompts, str | dict | _BYTES) or not isinstance(prompts, Sequence):
         return [prompts]
     if not prompts:
         raise RequestError("prompt", prompts, "give at least one prompt")
@@ -183,7 +185,7 @@ def _of_prompt(error: RequestError, index: int, count: int) -> RequestError:
 
 
 def _from_ids(token_ids: object) -> ParsedPrompt:
-    if isinstance(token_ids, str | bytes) or not isinstance(token_ids, Sequence):
+    if isinstance(token_ids, str | _BYTES) or not isinstance(token_ids, Sequence):
         raise RequestError("prompt_token_ids", token_ids, "must be a list of token ids")
     for token_id in token_ids:
         if not isinstance(token_id, int) or isinstance(token_id, bool):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.step import TokenLogprobs
-from ridgeline.errors import EngineError
+from ridgeline.errors import ConfigError, EngineError
 from ridgeline.kernels import _native
 from ridgeline.sampling_params import SamplingParams
 
@@ -73,11 +73,19 @@ class Sampler:
     """Samples and ranks rows of logits float32[num_rows, vocab_size], with its own threads.
 
     `isa` picks the kernels of one instruction set, None the fastest.
+
+    Raises:
+        ConfigError: the system does not give the threads.
+        EngineError: the size of the vocabulary or the name of the instruction set is wrong.
     """
 
     def __init__(self, vocab_size: int, *, num_threads: int = 1, isa: str | None = None) -> None:
         with _engine_errors():
-            self._native = _native.Sampler(vocab_size, num_threads, isa)
+            try:
+                self._native = _native.Sampler(vocab_size, num_threads, isa)
+            except RuntimeError as error:
+                remedy = f"the system does not give the threads ({error}); take fewer"
+                raise ConfigError("num_threads", num_threads, remedy) from None
 
     def sample(
         self,
