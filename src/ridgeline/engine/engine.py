@@ -105,7 +105,7 @@ class Engine:
         now = self.clock.now()
         advanced = self.scheduler.update_from_output(scheduler_output, runner_output, now)
         self.publish_events(
-            TokensEmitted(now, tuple((request.request_id, 1) for request in advanced)),
+            TokensEmitted(now, tuple([(request.request_id, 1) for request in advanced])),
             _step_finished(scheduler_output, runner_output, now, now - started_at_s),
         )
         return _engine_outputs(scheduler_output, runner_output, now)
@@ -142,8 +142,10 @@ def _engine_outputs(
 def _step_finished(
     scheduler_output: SchedulerOutput, runner_output: ModelRunnerOutput, now: float, execute_s: float
 ) -> StepFinished:
-    composition = tuple(
+    composition = [
         (item.request.request_id, item.num_computed_tokens, item.num_scheduled_tokens)
         for item in scheduler_output.scheduled
+    ]
+    return StepFinished(
+        now, scheduler_output.step_id, tuple(composition), execute_s, runner_output.op_seconds
     )
-    return StepFinished(now, scheduler_output.step_id, composition, execute_s, runner_output.op_seconds)
