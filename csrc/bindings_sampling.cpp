@@ -124,6 +124,13 @@ class Sampler {
         return lists;
     }
 
+    // Waits for a call in progress, then ends the threads.
+    void close() {
+        const nb::gil_scoped_release release;
+        const std::lock_guard<std::mutex> lock(mutex_);
+        pool_.reset();
+    }
+
   private:
     void require_width(const Logits& logits) const {
         require(static_cast<int64_t>(logits.shape(1)) == vocab_size_, "logits must be [rows, vocab_size]");
@@ -137,16 +144,22 @@ class Sampler {
     template <class Work>
     void run(size_t count, int64_t chunk_size, const Work& work) {
         std::vector<std::string> errors(count);
+        bool is_open = false;
         {
             const nb::gil_scoped_release release;
             const std::lock_guard<std::mutex> lock(mutex_);
+            is_open = pool_ != nullptr;
             const auto work_on_rows = [&](int64_t begin, int64_t end, int worker) {
                 for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); i++) {
                     work(i, scratch_[worker], errors[i]);
                 }
             };
-            pool_->parallel_for(static_cast<int64_t>(count), std::max(chunk_size, int64_t{1}), work_on_rows);
+            if (is_open) {
+                pool_->parallel_for(static_cast<int64_t>(count), std::max(chunk_size, int64_t{1}),
+                                    work_on_rows);
+            }
         }
+        require(is_open, "the sampler is closed");
         for (const std::string& error : errors) {
             require(error.empty(), error);
         }
@@ -203,6 +216,7 @@ void bind_sampling(nb::module_& m) {
         .def(nb::init<int64_t, int, const std::optional<std::string>&>(), "vocab_size"_a, "num_threads"_a,
              "isa"_a.none())
         .def("sample", &Sampler::sample, "logits"_a.noconvert(), "rows"_a, "positions"_a, "allowed"_a)
+        .def("close", &Sampler::close)
         .def("token_logprobs", &Sampler::token_logprobs, "logits"_a.noconvert(), "token_ids"_a,
              "num_logprobs"_a);
 }

@@ -200,7 +200,9 @@ def test_a_stream_closed_early_makes_room_at_once(llm: LLM) -> None:
     decoding.close()
     streams = llm.parts.request_streams
     parsed = llm.parts.input_processor.parse_prompt([(3 * i) % 200 for i in range(200)])
-    ids = [streams.add(parsed, long, arrived_at_s=0.0) for _ in range(10)]
+    ids = [streams.new_request_id() for _ in range(10)]
+    for request_id in ids:
+        streams.add(request_id, parsed, long, arrived_at_s=0.0)
     streams.step()
     for request_id in ids:
         streams.abort(request_id)

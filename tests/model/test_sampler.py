@@ -163,7 +163,8 @@ def row_settings(request: Request) -> RowSettings:
         prompt_token_ids=request.prompt_token_ids,
         eos_token_ids=tuple(request.eos_token_ids),
     )
-    row.count_output(request.output_token_ids)
+    if row.counts_tokens:
+        row.count_output(request.output_token_ids)
     return row
 
 
@@ -254,3 +255,7 @@ def test_what_does_not_fit_is_an_engine_error():
     with pytest.raises(EngineError):
         Sampler(40, isa="abacus")
     assert native.sample(np.empty((0, 40), np.float32), [], [])[:2] == ([], [])
+    native.close()
+    native.close()
+    with pytest.raises(EngineError, match="closed"):
+        native.sample(logits, [row], [0])

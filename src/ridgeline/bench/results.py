@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ridgeline.bench.peers import SAME_FILE
+
 MAX_OTHERS_CPU = 0.03
 """Figures taken while others had more of the machine are marked: engines suffer from that unequally."""
 
@@ -29,12 +31,12 @@ def _head(document: Document, command: str) -> Iterator[str]:
     yield "# Results"
     yield ""
     yield f"`{document['model']}` ({document['format']}), {document['threads']} threads, {document['time']}."
-    yield f"Machine: {document['cpu']}, {document['num_cpus']} CPUs, {memory_gib:.0f} GiB, "
+    yield f"Machine: {document['cpu']}, {document['num_cpus']} CPUs, {memory_gib:.0f} GiB,"
     yield f"{document['system']} ({', '.join(document['isa_flags'])})."
-    yield f"Memory read by these threads: {ceilings['read_bandwidth_bytes_s'] / 1e9:.1f} GB/s; "
     peak = ceilings["kernel_peak_macs_s"]
     shown_peak = f"{peak / 1e9:.0f} G multiply-adds/s" if peak else "unknown"
-    yield f"fastest matrix op of a 512-token step: {shown_peak}. Both measured in the same run."
+    yield f"Ceilings, measured in the same run: {ceilings['read_bandwidth_bytes_s'] / 1e9:.1f} GB/s of memory"
+    yield f"read by these threads; {shown_peak} in the fastest matrix op of a 512-token step."
     yield ""
     yield f"    {command}"
     yield ""
@@ -59,7 +61,7 @@ def _our_table(document: Document) -> Iterator[str]:
 
 def _peer_table(document: Document) -> Iterator[str]:
     peers, ratios = document["peers"], document["ratios"]
-    yield f"Peers, one sample in each of {document['rounds']} rounds, right after ours. A ratio above 1 means"
+    yield f"Peers, one sample a round, right after ours (rounds: {document['rounds']}). A ratio above 1 means"
     yield "that ridgeline is ahead; it is the median of the rounds' ratios. `best` is the peer configuration"
     yield "with the best median."
     yield ""
@@ -69,8 +71,9 @@ def _peer_table(document: Document) -> Iterator[str]:
         cells = [_cell(peer[key]) if key in peer else "" for peer in peers.values()]
         compared = ratios.get(key, {})
         same_file, best = compared.get("same_file"), compared.get("best")
-        cells.append(_ratio(same_file) if same_file else "")
-        cells.append(f"{_ratio(best)} ({best['name']})" if best else "")
+        ours = document[key]
+        cells.append(_ratio(same_file, ours, peers[SAME_FILE][key]) if same_file else "")
+        cells.append(f"{_ratio(best, ours, peers[best['name']][key])} ({best['name']})" if best else "")
         yield f"| `{key}` | {' | '.join(cells)} |"
     yield ""
     for name, peer in peers.items():
@@ -89,8 +92,12 @@ def _keys(document: Document) -> list[str]:
 
 
 def _cell(figures: Mapping[str, Any]) -> str:
-    mark = " †" if figures["others_cpu"] > MAX_OTHERS_CPU else ""
-    return f"{_number(figures['median'])} [{_number(figures['min'])} … {_number(figures['max'])}]{mark}"
+    spread = f"[{_number(figures['min'])} … {_number(figures['max'])}]"
+    return f"{_number(figures['median'])} {spread}{_mark(figures)}"
+
+
+def _mark(*figures: Mapping[str, Any]) -> str:
+    return " †" if any(each["others_cpu"] > MAX_OTHERS_CPU for each in figures) else ""
 
 
 def _number(value: float) -> str:
@@ -101,5 +108,6 @@ def _share(share: float | None) -> str:
     return f"{share:.1%}" if share is not None else ""
 
 
-def _ratio(compared: Mapping[str, Any]) -> str:
-    return f"{compared['median']:.2f} [{compared['min']:.2f} … {compared['max']:.2f}]"
+def _ratio(compared: Mapping[str, Any], *figures: Mapping[str, Any]) -> str:
+    spread = f"[{compared['min']:.2f} … {compared['max']:.2f}]"
+    return f"{compared['median']:.2f} {spread}{_mark(*figures)}"

@@ -72,4 +72,6 @@ def engine(
     if json is not None:
         write_json(json, document)
     if markdown is not None:
-        markdown.write_text(render_results(document, shlex.join(["ridgeline", *sys.argv[1:]])))
+        # Where things lie on this machine is nobody's business.
+        names = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
+        markdown.write_text(render_results(document, shlex.join(["ridgeline", *names])))

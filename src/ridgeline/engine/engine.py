@@ -148,7 +148,7 @@ class Engine:
         now = step.finished_at_s
         advanced = self.scheduler.update_from_output(step.scheduler_output, step.runner_output, now)
         self.publish_events(
-            TokensEmitted(now, tuple((request.request_id, 1) for request in advanced)), _step_finished(step)
+            TokensEmitted(now, tuple([(request.request_id, 1) for request in advanced])), _step_finished(step)
         )
         return _engine_outputs(step)
 
@@ -182,14 +182,14 @@ def _engine_outputs(step: ExecutedStep) -> list[EngineOutput]:
 
 def _step_finished(step: ExecutedStep) -> StepFinished:
     scheduler_output, finished_at_s = step.scheduler_output, step.finished_at_s
-    composition = tuple(
+    composition = [
         (item.request.request_id, item.num_computed_tokens, item.num_scheduled_tokens)
         for item in scheduler_output.scheduled
-    )
+    ]
     return StepFinished(
         finished_at_s,
         scheduler_output.step_id,
-        composition,
+        tuple(composition),
         finished_at_s - step.started_at_s,
         step.runner_output.op_seconds,
     )

@@ -263,6 +263,7 @@ class Sampler:
             | None
         ],
     ) -> tuple[list[int], list[tuple[list[int], list[float], list[int]] | None], float]: ...
+    def close(self) -> None: ...
     def token_logprobs(
         self,
         logits: Annotated[

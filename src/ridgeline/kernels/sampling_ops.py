@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.step import TokenLogprobs
-from ridgeline.errors import EngineError
+from ridgeline.errors import ConfigError, EngineError
 from ridgeline.kernels import _native
 from ridgeline.sampling_params import SamplingParams
 
@@ -29,10 +29,11 @@ def available_sampling_isas() -> tuple[str, ...]:
 class RowSettings:
     """What the sampler knows of one request; made once, then told of new output tokens.
 
-    `eos_token_ids` and the stop tokens are held back until `min_tokens`.
+    `eos_token_ids` and the stop tokens are held back until `min_tokens`. Only a row that `counts_tokens`
+    needs `count_output`.
     """
 
-    __slots__ = ("_counts", "native")
+    __slots__ = ("counts_tokens", "native")
 
     def __init__(
         self,
@@ -55,29 +56,40 @@ class RowSettings:
             row.hold_back([i for i in (*eos_token_ids, *params.stop_token_ids) if i <= _MAX_TOP_K])
         for token_id, bias in params.logit_bias.items():
             row.add_logit_bias(token_id, bias)
-        self._counts = (
+        self.counts_tokens = (
             params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
         )
-        if self._counts:
+        if self.counts_tokens:
             row.count_prompt(list(prompt_token_ids))
 
-    def count_output(self, output_token_ids: Sequence[int]) -> int:
-        """Tell of the output so far, of which only what is new is looked at; returns its length."""
-        num_output = len(output_token_ids)
-        if self._counts and num_output != self.native.num_counted:
-            self.native.count_output(output_token_ids[self.native.num_counted :])
-        return num_output
+    def count_output(self, output_token_ids: Sequence[int]) -> None:
+        """Tell of the output so far, if `counts_tokens`; only what is new is looked at."""
+        num_counted = self.native.num_counted
+        if len(output_token_ids) != num_counted:
+            self.native.count_output(output_token_ids[num_counted:])
 
 
 class Sampler:
     """Samples and ranks rows of logits float32[num_rows, vocab_size], with its own threads.
 
     `isa` picks the kernels of one instruction set, None the fastest.
+
+    Raises:
+        ConfigError: the system does not give the threads.
+        EngineError: the size of the vocabulary or the name of the instruction set is wrong.
     """
 
     def __init__(self, vocab_size: int, *, num_threads: int = 1, isa: str | None = None) -> None:
         with _engine_errors():
-            self._native = _native.Sampler(vocab_size, num_threads, isa)
+            try:
+                self._native = _native.Sampler(vocab_size, num_threads, isa)
+            except RuntimeError as error:
+                remedy = f"the system does not give the threads ({error}); take fewer"
+                raise ConfigError("num_threads", num_threads, remedy) from None
+
+    def close(self) -> None:
+        """End the threads; nothing can be sampled afterwards. May be repeated."""
+        self._native.close()
 
     def sample(
         self,
@@ -95,8 +107,10 @@ class Sampler:
             EngineError: logits without a finite maximum, nothing allowed, or arrays that don't fit.
         """
         natives = [row.native for row in rows]
-        with _engine_errors():
+        try:  # not `_engine_errors`: this is called in every step
             token_ids, lists, seconds = self._native.sample(logits, natives, positions, allowed_tokens)
+        except (ValueError, TypeError) as error:
+            raise EngineError(str(error).partition("\n")[0]) from error
         return token_ids, [entry if entry is None else TokenLogprobs(*entry) for entry in lists], seconds
 
     def prompt_logprobs(

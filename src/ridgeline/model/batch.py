@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate, chain, pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +15,7 @@ Int32Array = NDArray[np.int32]
 _NO_COPIES: Int32Array = np.zeros((0, 2), np.int32)
 
 
-@dataclass(frozen=True, slots=True)
-class InputBatch:
+class InputBatch(NamedTuple):
     """T tokens of S requests; request s owns rows query_start_loc[s] … query_start_loc[s+1].
 
     `token_ids`, `positions` i32[T]; `query_start_loc` i32[S+1]; `seq_lens` i32[S], context lengths after
@@ -35,8 +33,7 @@ class InputBatch:
     logits_rows: Int32Array
 
 
-@dataclass(frozen=True, slots=True)
-class LogitsPlan:
+class LogitsPlan(NamedTuple):
     """How the R logits rows are shared out.
 
     `prompt_rows` holds (index of the scheduled request, first row, number of rows) of those that predict
@@ -76,15 +73,18 @@ class BatchBuilder:
             seq_lens.append(end)
         logits_rows, plan = _plan_logits(scheduled, starts)
         copies = scheduler_output.block_copies
-        arrays = _as_arrays(token_ids, positions, starts, seq_lens, logits_rows)
+        num_tokens, num_seqs = len(token_ids), len(scheduled)
+        # Views of one array: making an array costs more than what such lists hold.
+        joined = np.array(token_ids + positions + starts + seq_lens + logits_rows, np.int32)
+        at_starts, at_lens = 2 * num_tokens, 2 * num_tokens + num_seqs + 1
         batch = InputBatch(
-            token_ids=arrays[0],
-            positions=arrays[1],
-            query_start_loc=arrays[2],
-            seq_lens=arrays[3],
+            token_ids=joined[:num_tokens],
+            positions=joined[num_tokens:at_starts],
+            query_start_loc=joined[at_starts:at_lens],
+            seq_lens=joined[at_lens : at_lens + num_seqs],
             block_tables=self._block_tables(scheduled),
             block_copies=np.array(copies, np.int32).reshape(-1, 2) if copies else _NO_COPIES,
-            logits_rows=arrays[4],
+            logits_rows=joined[at_lens + num_seqs :],
         )
         return batch, plan
 
@@ -102,13 +102,6 @@ class BatchBuilder:
             self._tables[row, : len(block_ids)] = block_ids
             known[row : row + 1] = [list(block_ids)]
         return self._tables[:num_rows]
-
-
-def _as_arrays(*lists: list[int]) -> list[Int32Array]:
-    """Each list as an array: views of one array, since making one costs more than what such lists hold."""
-    joined = np.array(list(chain(*lists)), np.int32)
-    ends = list(accumulate(map(len, lists)))
-    return [joined[start:end] for start, end in pairwise([0, *ends])]
 
 
 def _plan_logits(scheduled: Sequence[ScheduledRequest], starts: list[int]) -> tuple[list[int], LogitsPlan]:

@@ -66,6 +66,7 @@ class ModelRunner:
     def close(self) -> None:
         """Give back threads and memory."""
         self._forward.close()
+        self._sampler.close()
 
     def _rank_prompts(
         self,

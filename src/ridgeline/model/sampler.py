@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +17,7 @@ AllowedTokens = Sequence[NDArray[np.uint32] | None]
 """A mask for each row: bit t % 32 of word t // 32 allows token t; None allows all."""
 
 
-@dataclass(frozen=True, slots=True)
-class SamplerOutput:
+class SamplerOutput(NamedTuple):
     """The next tokens of a step, logprobs where asked for, and the seconds that choosing took."""
 
     token_ids: Sequence[int]
@@ -44,6 +42,10 @@ class Sampler(Protocol):
         self, logits: NDArray[np.float32], token_ids: Sequence[int], num_logprobs: int
     ) -> list[TokenLogprobs]:
         """Logprobs of a known text: `token_ids[i]` stands at the position that `logits[i]` predicts."""
+        ...
+
+    def close(self) -> None:
+        """Give back threads and memory; nothing can be sampled afterwards."""
         ...
 
 
@@ -80,29 +82,44 @@ class ReferenceSampler:
         """See `Sampler.prompt_logprobs`."""
         return numpy_sampler.prompt_logprobs(logits, token_ids, num_logprobs)
 
+    def close(self) -> None:
+        """Nothing to give back."""
+
 
 class NativeSampler:
     """The native sampler, and what it remembers of the requests of the last step."""
 
     def __init__(self, vocab_size: int, *, num_threads: int) -> None:
         self._sampler = sampling_ops.Sampler(vocab_size, num_threads=num_threads)
-        self._rows: dict[Request, sampling_ops.RowSettings] = {}
+        self._requests: Sequence[Request] = []
+        self._rows: list[sampling_ops.RowSettings] = []
 
     def sample(
         self, logits: NDArray[np.float32], requests: Sequence[Request], allowed_tokens: AllowedTokens = ()
     ) -> SamplerOutput:
         """See `Sampler.sample`."""
-        known = self._rows
-        # A request that is not in this batch is forgotten; should it come back, its row is made again.
-        rows = self._rows = {request: known.get(request) or _row(request) for request in requests}
-        positions = [row.count_output(request.output_token_ids) for request, row in rows.items()]
-        return SamplerOutput(*self._sampler.sample(logits, list(rows.values()), positions, allowed_tokens))
+        if requests != self._requests:
+            # Who is not in this batch is forgotten; should it come back, its row is made again.
+            known = dict(zip(self._requests, self._rows, strict=True))
+            self._rows = [known.get(request) or _row(request) for request in requests]
+            self._requests = requests
+        positions = []
+        for request, row in zip(requests, self._rows, strict=True):
+            positions.append(len(request.output_token_ids))
+            if row.counts_tokens:
+                row.count_output(request.output_token_ids)
+        return SamplerOutput(*self._sampler.sample(logits, self._rows, positions, allowed_tokens))
 
     def prompt_logprobs(
         self, logits: NDArray[np.float32], token_ids: Sequence[int], num_logprobs: int
     ) -> list[TokenLogprobs]:
         """See `Sampler.prompt_logprobs`."""
         return self._sampler.prompt_logprobs(logits, token_ids, num_logprobs)
+
+    def close(self) -> None:
+        """Stop the threads and forget the requests."""
+        self._sampler.close()
+        self._requests, self._rows = [], []
 
 
 def _row(request: Request) -> sampling_ops.RowSettings:
