@@ -65,6 +65,20 @@ def test_the_reference_executor_runs_too(ridgeline: Run, tiny_model: Path) -> No
     assert done.returncode == 0
 
 
+def test_the_schedulers_settings_are_flags(ridgeline: Run, tiny_model: Path) -> None:
+    flags = {
+        "--scheduling-policy": "priority",
+        "--priority-aging-s": "5",
+        "--long-prefill-token-threshold": "64",
+        "--max-num-partial-prefills": "3",
+        "--max-long-partial-prefills": "2",
+        "--watermark": "0.05",
+    }
+    words = [word for pair in flags.items() for word in pair]
+    arguments = ["generate", "Hi", "--model", str(tiny_model), "--max-tokens", "2", *words]
+    assert ridgeline(*arguments, "--no-enable-prefix-caching").returncode == 0
+
+
 def test_chat_keeps_the_conversation_and_survives_a_turn_that_is_too_long(
     ridgeline: Run, tiny_model: Path
 ) -> None:
@@ -122,6 +136,7 @@ def test_help_and_version(ridgeline: Run) -> None:
         (["generate", "hi", "--model", "TINY", "--stop", ""], ["stop"]),
         (["generate", "", "--raw", "--model", "TINY"], ["prompt"]),
         (["generate", "hi", "--model", "TINY", "--block-size", "5"], ["block_size", "16, 32, 64"]),
+        (["generate", "hi", "--model", "TINY", "--scheduling-policy", "lifo"], ["scheduling_policy", "fcfs"]),
         (["generate", "hi", "--model", "TINY", "--executor", "gpu"], ["executor", "native, reference"]),
         (["generate", "hi", "--model", "TINY", "--json", "/nowhere/x"], ["json"]),
         (["generate", "hi", "--model", "TINY", "--chat-template", "/nowhere"], ["chat_template"]),

@@ -30,8 +30,8 @@ def cached(token_ids: list[int], *, salt: str | None = None, **arguments: object
     request = request_of(token_ids, salt=salt, name="owner")
     for index in range(len(token_ids) // BLOCK):
         parent = 9 + index if index else salt
-        hashes = cache.hashes_of(request, len(token_ids))
-        cache.insert(10 + index, CachedBlock(hashes[index], parent, cache.block_tokens(request, index)))
+        tokens = cache.block_tokens(request, index)
+        cache.insert(10 + index, CachedBlock(cache.hash_of(request, index), parent, tokens))
     assert cache.check_integrity() == set(range(10, 10 + len(token_ids) // BLOCK))
     return cache
 

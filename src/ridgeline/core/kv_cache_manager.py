@@ -326,20 +326,20 @@ class KVCacheManager:
     def _cache_blocks(self, cache: PrefixCache, table: _BlockTable, end: int, now: float) -> None:
         """File the table's full blocks up to `end`; use the one that is there if it is the same."""
         request, block_ids, pool = table.request, table.block_ids, self._block_pool
-        hashes = cache.hashes_of(request, end * self.block_size)
         cached: list[int] = []
         merges: list[tuple[int, int]] = []
         for index in range(table.num_cached, end):
             parent: Parent = block_ids[index - 1] if index else request.cache_salt
             token_ids, own = cache.block_tokens(request, index), block_ids[index]
-            known = cache.find(hashes[index], parent, token_ids)
+            own_hash = cache.hash_of(request, index)
+            known = cache.find(own_hash, parent, token_ids)
             if known is not None and pool.ref_cnt(own) == 1:
                 pool.acquire([known])
                 pool.free([own])
                 block_ids[index] = known
                 merges.append((own, known))
-            elif not cache.holds_hash(hashes[index]):
-                cache.insert(own, CachedBlock(hashes[index], parent, token_ids))
+            elif not cache.holds_hash(own_hash):
+                cache.insert(own, CachedBlock(own_hash, parent, token_ids))
                 pool.mark_cached(own)
                 cached.append(own)
             else:

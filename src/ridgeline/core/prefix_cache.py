@@ -114,13 +114,13 @@ class PrefixCache:
         """Token ids of the request's block at `index`."""
         return request.token_ids(index * self._block_size, (index + 1) * self._block_size)
 
-    def hashes_of(self, request: Request, num_tokens: int) -> Sequence[BlockHash]:
-        """Hashes of the full blocks of the first `num_tokens` tokens at least; each is computed once."""
+    def hash_of(self, request: Request, index: int) -> BlockHash:
+        """Hash of the request's full block at `index`; each is computed once, when first asked for."""
         hashes = self._hashes.setdefault(request.request_id, [])
-        for index in range(len(hashes), num_tokens // self._block_size):
+        for next_index in range(len(hashes), index + 1):
             parent_hash = hashes[-1] if hashes else root_hash(request.cache_salt)
-            hashes.append(self._hash_block(parent_hash, self.block_tokens(request, index)))
-        return hashes
+            hashes.append(self._hash_block(parent_hash, self.block_tokens(request, next_index)))
+        return hashes[index]
 
     def forget(self, request: Request) -> None:
         """Drop the hashes of a request that is over."""
@@ -130,11 +130,11 @@ class PrefixCache:
         """Blocks with the request's first tokens, in order, the last known token left out."""
         block_ids: list[int] = []
         parent: Parent = request.cache_salt
-        hashes = self.hashes_of(request, request.num_tokens)
         for index in range(self._num_usable_blocks(request)):
-            if hashes[index] not in self._block_ids:
+            wanted = self.hash_of(request, index)
+            if wanted not in self._block_ids:
                 break
-            block_id = self.find(hashes[index], parent, self.block_tokens(request, index))
+            block_id = self.find(wanted, parent, self.block_tokens(request, index))
             if block_id is None:
                 break
             block_ids.append(block_id)
@@ -144,17 +144,18 @@ class PrefixCache:
     def shares_next_block(self, request: Request, other: Request) -> bool:
         """Whether the next block that `other` computes is not cached yet and begins `request` as well."""
         index = other.num_computed_tokens // self._block_size
-        if index >= min(self._num_usable_blocks(request), other.num_tokens // self._block_size):
+        num_blocks = min(self._num_usable_blocks(request), other.num_tokens // self._block_size)
+        if index >= num_blocks or self.hash_of(request, 0) != self.hash_of(other, 0):
             return False
-        wanted = self.hashes_of(request, request.num_tokens)[index]
-        return self.hashes_of(other, other.num_tokens)[index] == wanted and wanted not in self._block_ids
+        wanted = self.hash_of(request, index)
+        return self.hash_of(other, index) == wanted and wanted not in self._block_ids
 
     def explain_miss(self, request: Request, prefix: Sequence[int]) -> Miss:
         """Why the request's block after `prefix` was not found, as far as is known."""
         index = len(prefix)
         if index == self._num_usable_blocks(request):
             return Miss(MissReason.PARTIAL_BLOCK)
-        missed_hash = self.hashes_of(request, request.num_tokens)[index]
+        missed_hash = self.hash_of(request, index)
         token_ids = self.block_tokens(request, index)
         if missed_hash in self._evicted_at_s:
             return Miss(MissReason.EVICTED, evicted_at_s=self._evicted_at_s[missed_hash])
