@@ -91,19 +91,21 @@ class KVCacheManager:
     @property
     def occupancy(self) -> Occupancy:
         """Blocks by state and slack slots right now, counts of the prefix cache since the start."""
+        size, pool = self.block_size, self._block_pool
         filled: dict[int, int] = {}
+        has_forks = any(table.num_forked_slots for table in self._tables.values())
         for table in self._tables.values():
             num_computed_tokens = table.request.num_computed_tokens
-            for index in range(num_computed_tokens // self.block_size, len(table.block_ids)):
-                block_id, start = table.block_ids[index], index * self.block_size
-                filled[block_id] = max(filled.get(block_id, 0), num_computed_tokens - start, 0)
-        pool = self._block_pool
+            # The source of a fork may have filled the block that the fork reads a part of.
+            for index in range(0 if has_forks else num_computed_tokens // size, len(table.block_ids)):
+                block_id, num_slots = table.block_ids[index], num_computed_tokens - index * size
+                filled[block_id] = max(filled.get(block_id, 0), min(num_slots, size))
         return Occupancy(
             num_blocks=pool.num_blocks,
             num_used_blocks=pool.num_used_blocks,
             num_idle_blocks=pool.num_idle_blocks,
             num_free_blocks=pool.num_available_blocks - pool.num_idle_blocks,
-            num_slack_slots=sum(self.block_size - num_filled for num_filled in filled.values()),
+            num_slack_slots=sum(size - n for block_id, n in filled.items() if not pool.is_cached(block_id)),
             num_queried_tokens=self._num_queried_tokens,
             num_hit_tokens=self._num_hit_tokens,
             num_evicted_blocks=self._num_evicted_blocks,
