@@ -46,9 +46,8 @@ class Occupancy:
 class _BlockTable:
     """One request's blocks.
 
-    `num_owed` more were promised at admission. The first `num_cached` are in the hash index; the next full
-    one follows them there while `may_cache`. `max_blocks` is what the request may grow to. The last block
-    of a fork is another request's until `num_forked_slots` is 0.
+    `num_owed` more were promised at admission, `max_blocks` bounds them all. The first `num_cached` are in
+    the hash index, the next full one follows while `may_cache`. `num_forked_slots` of the last are borrowed.
     """
 
     request: Request

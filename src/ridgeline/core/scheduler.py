@@ -19,9 +19,8 @@ class Scheduler:
     """Continuous batching. The only writer of a request's state.
 
     A step closes the gap between a request's `num_computed_tokens` and `num_tokens`. First every running
-    request with one token to compute, then longer gaps and waiting requests share what is left. When the
-    blocks run out, the newest of the least urgent gives its own back and waits; its tokens are kept.
-    `num_preemptions` counts these since the start.
+    request with one token to compute, then longer gaps and waiting requests share what is left. When blocks
+    run out, the newest of the least urgent is preempted: it gives its own back, keeps its tokens and waits.
     """
 
     def __init__(
