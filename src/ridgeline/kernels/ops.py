@@ -87,7 +87,9 @@ class NativeModel:
             for name, tensor in tensors.items()
         }
         with _engine_errors():
-            self._native = _native.NativeModel(_dims(config), stored, block_size, num_threads, isa, releases_file)
+            self._native = _native.NativeModel(
+                _dims(config), stored, block_size, num_threads, isa, releases_file
+            )
 
     @property
     def isa(self) -> str:
