@@ -171,6 +171,24 @@ def test_random_batches_never_reach_outside_the_cache(tensors):
     assert refused > 1000
 
 
+def test_arrays_cut_short_are_refused_or_harmless(tensors):
+    model = new_model(tensors)
+    rng = np.random.default_rng(4)
+    refused = 0
+    for _ in range(600):
+        batch = good_batch()
+        for name in rng.choice(list(batch), size=rng.integers(1, 3)):
+            axis = rng.integers(batch[name].ndim)
+            length = batch[name].shape[axis]
+            kept = np.arange(rng.choice([max(length - 1, 0), 0, length + 1])) % max(length, 1)
+            batch[name] = np.ascontiguousarray(batch[name].take(kept, axis)) if length else batch[name]
+        try:
+            model.forward(**batch)
+        except EngineError:
+            refused += 1
+    assert refused > 500
+
+
 def test_an_unknown_instruction_set_names_the_known_ones(tensors):
     with pytest.raises(ConfigError, match=r"isa='mmx'.*scalar"):
         new_model(tensors, isa="mmx")

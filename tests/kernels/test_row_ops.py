@@ -18,8 +18,9 @@ def assert_same_bits(results):
         np.testing.assert_array_equal(result, results[0])
 
 
-def test_dequantize_rows(make_weight, assert_close, isa, quant_type):
-    weight = make_weight(quant_type, 3, 512)
+@pytest.mark.parametrize("rows", [1, 15, 16, 17, 40])
+def test_packing_keeps_every_weight(make_weight, assert_close, quant_type, rows):
+    weight = make_weight(quant_type, rows, 512, seed=rows)
     assert_close(
         "dequantize_rows",
         ops.dequantize_rows(weight),
@@ -28,10 +29,28 @@ def test_dequantize_rows(make_weight, assert_close, isa, quant_type):
     )
 
 
+@pytest.mark.parametrize("cols", [32, 96, 160])
+@pytest.mark.parametrize("quant_type", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16"])
+def test_packing_rows_of_an_odd_number_of_blocks(make_weight, assert_close, quant_type, cols):
+    weight = make_weight(quant_type, 18, cols)
+    value, expected = ops.dequantize_rows(weight), reference.dequantize_rows(weight)
+    assert_close("dequantize_rows", value, expected, quant_type=quant_type)
+
+
 def test_quantize_activations(normal, isa):
     x = normal(5, 160) * np.float32(10) ** np.arange(-2, 3, dtype=np.float32)[:, None]
     for value, expected in zip(
         ops.quantize_activations(x, isa=isa), reference.quantize_activations(x), strict=True
+    ):
+        np.testing.assert_array_equal(value, expected)
+
+
+@pytest.mark.parametrize("tokens", [1, 5, 8, 19])
+def test_quantize_activations_for_8_bit_weights(normal, isa, tokens):
+    x = normal(tokens, 160)
+    x[0, :32] = 1e-35
+    for value, expected in zip(
+        ops.quantize_activations_16(x, isa=isa), reference.quantize_activations_16(x), strict=True
     ):
         np.testing.assert_array_equal(value, expected)
 
