@@ -124,6 +124,12 @@ def test_a_peer_that_fails_is_named_with_its_last_word(tmp_path):
         measure_peer(peer, "load_s", model_path=Path("m.gguf"), num_threads=3)
 
 
+@pytest.mark.parametrize("printed", ["nothing", "{}"])
+def test_a_peer_that_prints_something_else_is_named(tmp_path, printed):
+    with pytest.raises(ConfigError, match=r"fake.*printed no load_s"):
+        measure_peer(fake(tmp_path, f"print({printed!r})"), "load_s", model_path=Path("m"), num_threads=3)
+
+
 def test_the_scripts_are_there():
     assert {path.name for path in SCRIPTS.glob("*.py")} == {"bench_llama.py", "bench_hf.py"}
     for path in SCRIPTS.glob("*.py"):
