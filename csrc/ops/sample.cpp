@@ -55,8 +55,15 @@ bool is_adjusted(const SampleCall& call) {
 }
 
 void allow_tokens(double* logits, int64_t vocab_size, const uint32_t* allowed) {
-    for (int64_t i = 0; i < vocab_size; i++) {
-        logits[i] = (allowed[i / 32] >> (i % 32) & 1) != 0 ? logits[i] : -HUGE_VAL;
+    for (int64_t begin = 0; begin < vocab_size; begin += 32) {
+        const uint32_t bits = allowed[begin / 32];
+        if (bits == UINT32_MAX) {
+            continue;
+        }
+        const int64_t end = std::min(begin + 32, vocab_size);
+        for (int64_t i = begin; i < end; i++) {
+            logits[i] = (bits >> (i - begin) & 1) != 0 ? logits[i] : -HUGE_VAL;
+        }
     }
 }
 

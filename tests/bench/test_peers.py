@@ -9,7 +9,6 @@ import pytest
 
 from ridgeline.bench.peers import (
     SAME_FILE,
-    SCRIPTS,
     Peer,
     best_ratio,
     find_peers,
@@ -19,6 +18,8 @@ from ridgeline.bench.peers import (
     same_file_ratio,
 )
 from ridgeline.errors import ConfigError
+
+SCRIPTS = Path(__file__).parents[2] / "benchmarks" / "peers"
 
 
 def test_a_ratio_is_above_one_where_ours_is_better():
@@ -73,7 +74,7 @@ def environment(directory: Path, name: str) -> None:
 
 def test_peers_are_found_by_their_environments(tmp_path):
     environment(tmp_path, "venv-llama")
-    peers = find_peers(tmp_path)
+    peers = find_peers(tmp_path, SCRIPTS)
     assert peers[0].name == SAME_FILE
     assert all(peer.script.is_file() and peer.measures("decode_b1_depth4096_tok_s") for peer in peers)
     without_flash = [peer for peer in peers if "--flash-attn" in peer.arguments]
@@ -86,14 +87,14 @@ def test_peers_are_found_by_their_environments(tmp_path):
     }
     assert all(peer.arguments[-2:] == ("--requantized-dir", str(tmp_path)) for peer in requantised)
     environment(tmp_path, "venv-hf")
-    transformers = find_peers(tmp_path)[-1]
+    transformers = find_peers(tmp_path, SCRIPTS)[-1]
     assert transformers.measures("prefill_512_tok_s")
     assert not transformers.measures("load_s")
 
 
 def test_no_environment_and_no_checkout_are_named(tmp_path):
     with pytest.raises(ConfigError, match="venv-llama"):
-        find_peers(tmp_path)
+        find_peers(tmp_path, SCRIPTS)
     environment(tmp_path, "venv-llama")
     with pytest.raises(ConfigError, match="source checkout"):
         find_peers(tmp_path, tmp_path / "nowhere")
@@ -121,6 +122,12 @@ def test_a_peer_that_fails_is_named_with_its_last_word(tmp_path):
     peer = fake(tmp_path, "import sys\nprint('before', file=sys.stderr)\nsys.exit('no such quantisation')")
     with pytest.raises(ConfigError, match=r"fake.*no such quantisation"):
         measure_peer(peer, "load_s", model_path=Path("m.gguf"), num_threads=3)
+
+
+@pytest.mark.parametrize("printed", ["nothing", "{}"])
+def test_a_peer_that_prints_something_else_is_named(tmp_path, printed):
+    with pytest.raises(ConfigError, match=r"fake.*printed no load_s"):
+        measure_peer(fake(tmp_path, f"print({printed!r})"), "load_s", model_path=Path("m"), num_threads=3)
 
 
 def test_the_scripts_are_there():

@@ -192,6 +192,23 @@ def test_prompt_logprobs_equal_the_twins(data, vocab_size):
     assert native == reference().prompt_logprobs(logits, token_ids, count)
 
 
+@pytest.mark.parametrize("seed", [0, 42, 2**63 - 1])
+@pytest.mark.parametrize("choice_index", [0, 127])
+@pytest.mark.parametrize("position", [0, 1, 8191])
+@pytest.mark.parametrize("vocab_size", [3, 1000])
+def test_a_draw_of_equals_is_numpys_philox(seed, choice_index, position, vocab_size):
+    key = np.array([seed, choice_index], np.uint64)
+    # NumPy advances its 256-bit counter before it makes a block, so start one earlier.
+    before = [(position - 1) % 2**64, *([2**64 - 1] * 3 if position == 0 else [0] * 3)]
+    generator = np.random.Philox(key=key, counter=np.array(before, np.uint64))
+    bits = int(generator.random_raw(1)[0]) >> 11
+    row = RowSettings(
+        SamplingParams(), seed=seed, choice_index=choice_index, prompt_token_ids=[0], eos_token_ids=[]
+    )
+    token_ids, _, _ = Sampler(vocab_size).sample(np.ones((1, vocab_size), np.float32), [row], [position])
+    assert token_ids == [bits * vocab_size >> 53]
+
+
 def simple(**fields) -> Request:
     return Request(
         request_id="0",

@@ -93,15 +93,21 @@ def measure_peer(peer: Peer, key: str, *, model_path: Path, num_threads: int) ->
     """One sample of `key` in a process of its own.
 
     Raises:
-        ConfigError: the peer's script failed.
+        ConfigError: the peer's script failed, took too long or printed something else.
     """
     command = [str(peer.python), str(peer.script), "--model", str(model_path), "--threads", str(num_threads)]
     command += ["--repeats", "1", "--only", key, "--json", *peer.arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise ConfigError("peers", peer.name, f"took more than {_TIMEOUT_S} s for {key}") from None
     if done.returncode != 0:
         reason = done.stderr.strip().splitlines()[-1:] or ["no message"]
         raise ConfigError("peers", peer.name, f"its benchmark failed: {reason[0]}")
-    return parse_sample(json.loads(done.stdout), key)
+    try:
+        return parse_sample(json.loads(done.stdout), key)
+    except (json.JSONDecodeError, KeyError):
+        raise ConfigError("peers", peer.name, f"its benchmark printed no {key}") from None
 
 
 def parse_sample(document: Mapping[str, object], key: str) -> PeerSample:
