@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline import LLM, ConfigError, RequestError, RequestOutput, SamplingParams
+from ridgeline import LLM, ConfigError, FinishReason, RequestError, RequestOutput, SamplingParams
 from ridgeline.core.events import BlocksCopied, BlocksHit, RequestPreempted, StepFinished
 
 SHARED = [(7 * i) % 250 + 5 for i in range(100)]
@@ -198,14 +198,14 @@ def test_a_stream_closed_early_makes_room_at_once(llm: LLM) -> None:
     decoding = llm.stream({"prompt_token_ids": SHARED}, long)
     next(decoding)
     decoding.close()
-    streams = llm.parts.request_streams
-    parsed = llm.parts.input_processor.parse_prompt([(3 * i) % 200 for i in range(200)])
-    ids = [streams.new_request_id() for _ in range(10)]
-    for request_id in ids:
-        streams.add(request_id, parsed, long, arrived_at_s=0.0)
-    streams.step()
-    for request_id in ids:
-        streams.abort(request_id)
+    engine, inputs = llm.parts.engine, llm.parts.input_processor
+    parsed = inputs.parse_prompt([(3 * i) % 200 for i in range(200)])
+    names = [f"request {index}" for index in range(10)]
+    for name in names:
+        engine.add_request(inputs.make_requests(parsed, long, request_id=name, arrived_at_s=0.0)[0])
+    engine.step()
+    for name in names:
+        engine.finish_request(name, FinishReason.ABORT)
     stats = llm.stats
     assert (stats.num_requests_running, stats.num_requests_waiting, stats.num_used_blocks) == (0, 0, 0)
     num_steps = len(events(llm, StepFinished))
