@@ -80,21 +80,21 @@ Batch view_batch(const Ints& positions, const Ints& query_start_loc, const Ints&
 
 namespace {
 
-// Name -> (type id, shape, bytes).
-using TensorDict = std::map<std::string, std::tuple<int, std::vector<int64_t>, Bytes>>;
+// Name -> (type id, shape, bytes, whether they are part of a mapped file).
+using TensorDict = std::map<std::string, std::tuple<int, std::vector<int64_t>, Bytes, bool>>;
 
 // A model with its threads, its packed weights and scratch.
 class NativeModel {
   public:
     NativeModel(const ModelDims& dims, const TensorDict& tensors, int64_t block_size, int num_threads,
-                const std::optional<std::string>& isa, bool releases_file)
+                const std::optional<std::string>& isa)
         : dims_(dims), block_size_(block_size), isa_(kernels_called(isa).isa) {
         require_block_size(block_size);
         require_no_error(check_dims(dims));
         StoredTensors stored;
         for (const auto& [name, tensor] : tensors) {
-            const auto& [type_id, shape, data] = tensor;
-            stored[name] = {type_id, shape, data.data(), static_cast<int64_t>(data.size())};
+            const auto& [type_id, shape, data, is_mapped] = tensor;
+            stored[name] = {type_id, shape, data.data(), static_cast<int64_t>(data.size()), is_mapped};
         }
         model_ = std::make_unique<Model>();
         model_->dims = dims;
@@ -102,7 +102,7 @@ class NativeModel {
         model_->pool = make_pool(num_threads);
         require_no_error(find_weights(dims, stored, model_->weights));
         const nb::gil_scoped_release release;
-        pack_weights(*model_->pool, releases_file, model_->weights);
+        pack_weights(*model_->pool, model_->weights);
     }
 
     OpSeconds run_step(const Batch& batch, const KVArray& kv_cache, const FloatRowsOut& logits) {
@@ -165,9 +165,8 @@ void bind_model(nb::module_& m) {
         .def_rw("has_qk_norm", &ModelDims::has_qk_norm)
         .def_rw("is_tied", &ModelDims::is_tied);
     nb::class_<NativeModel>(m, "NativeModel")
-        .def(nb::init<const ModelDims&, const TensorDict&, int64_t, int, const std::optional<std::string>&,
-                      bool>(),
-             "dims"_a, "tensors"_a, "block_size"_a, "num_threads"_a, "isa"_a.none(), "releases_file"_a)
+        .def(nb::init<const ModelDims&, const TensorDict&, int64_t, int, const std::optional<std::string>&>(),
+             "dims"_a, "tensors"_a, "block_size"_a, "num_threads"_a, "isa"_a.none())
         .def_prop_ro("isa", &NativeModel::isa)
         .def("close", &NativeModel::close)
         .def(

@@ -18,10 +18,13 @@ struct PackItem {
     int64_t panel_end;
 
     int64_t row_bytes() const { return row_size_bytes(source.matrix->type, source.matrix->cols); }
-    const uint8_t* stored() const { return source.stored + panel_begin * kPanelRows * row_bytes(); }
-    int64_t stored_bytes() const {
-        const int64_t row_end = std::min(panel_end * kPanelRows, source.matrix->rows);
-        return (row_end - panel_begin * kPanelRows) * row_bytes();
+    // Gives the pages of what is packed back to the system, if they are a file's.
+    void release() const {
+        if (source.is_mapped) {
+            const int64_t row_begin = panel_begin * kPanelRows;
+            const int64_t row_end = std::min(panel_end * kPanelRows, source.matrix->rows);
+            release_file_pages(source.stored + row_begin * row_bytes(), (row_end - row_begin) * row_bytes());
+        }
     }
 };
 
@@ -66,7 +69,7 @@ std::vector<PackItem> plan_items(const ModelWeights& weights) {
 
 } // namespace
 
-void pack_weights(ThreadPool& pool, bool releases_file, ModelWeights& weights) {
+void pack_weights(ThreadPool& pool, ModelWeights& weights) {
     const std::vector<int64_t> offsets = place_matrices(weights);
     weights.arena = Arena(offsets.back());
     for (size_t i = 0; i < weights.sources.size(); i++) {
@@ -81,14 +84,12 @@ void pack_weights(ThreadPool& pool, bool releases_file, ModelWeights& weights) {
                 // The arena is ours and not shared yet, so writing through the view is fine.
                 pack_panel(matrix, item.source.stored, panel, const_cast<uint8_t*>(matrix.panel(panel)));
             }
-            if (releases_file) {
-                release_file_pages(item.stored(), item.stored_bytes());
-            }
+            item.release();
         }
     });
     // Reading maps pages around those read, also ones that were released before.
-    for (size_t i = 0; releases_file && i < items.size(); i++) {
-        release_file_pages(items[i].stored(), items[i].stored_bytes());
+    for (const PackItem& item : items) {
+        item.release();
     }
     weights.sources.clear();
 }

@@ -27,7 +27,7 @@ class TensorFinder {
         const StoredTensor* const tensor = find(name, {rows, cols});
         if (tensor != nullptr) {
             matrix = plan_panels(static_cast<QuantType>(find_quant_type(tensor->type_id)), rows, cols);
-            sources_.push_back({&matrix, tensor->data});
+            sources_.push_back({&matrix, tensor->data, tensor->is_mapped});
         }
     }
 

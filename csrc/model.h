@@ -32,12 +32,14 @@ struct ModelDims {
     int64_t num_rope_pairs() const { return static_cast<int64_t>(rope_inv_freq.size()); }
 };
 
-// A tensor as stored: row-major shape, num_bytes bytes at data, which the caller keeps alive.
+// A tensor as stored: row-major shape, num_bytes bytes at data, which the caller keeps alive, and whether
+// they are part of a mapped file.
 struct StoredTensor {
     int32_t type_id;
     std::vector<int64_t> shape;
     const uint8_t* data;
     int64_t num_bytes;
+    bool is_mapped;
 };
 
 using StoredTensors = std::map<std::string, StoredTensor>;
@@ -54,6 +56,7 @@ struct LayerWeights {
 struct MatrixSource {
     PackedMatrix* matrix;
     const uint8_t* stored;
+    bool is_mapped;
 };
 
 struct ModelWeights {
@@ -74,8 +77,8 @@ std::string check_dims(const ModelDims& dims);
 // wrong.
 std::string find_weights(const ModelDims& dims, const StoredTensors& tensors, ModelWeights& weights);
 
-// Packs all matrices into the arena with all threads. Afterwards the tensors are not needed any more. If they
-// lie in a mapped file, `releases_file` gives its pages back to the system as soon as they are packed.
-void pack_weights(ThreadPool& pool, bool releases_file, ModelWeights& weights);
+// Packs all matrices into the arena with all threads, and gives pages of mapped files back to the system as
+// soon as they are packed. Afterwards the tensors are not needed any more.
+void pack_weights(ThreadPool& pool, ModelWeights& weights);
 
 } // namespace ridgeline

@@ -298,7 +298,7 @@ def test_a_shape_larger_than_the_file(new_gguf, refused):
 
 @pytest.mark.parametrize(
     ("type_id", "named"),
-    [(16, "IQ2_XXS (type 16)"), (10, "Q2_K (type 10)"), (26, "I32 (type 26)"), (77, "type 77")],
+    [(16, "IQ2_XXS (type 16)"), (29, "IQ1_M (type 29)"), (26, "I32 (type 26)"), (77, "type 77")],
 )
 def test_types_that_are_not_supported(new_gguf, refused, type_id, named):
     error = refused(new_gguf().add_tensor("odd", (256,), type_id, bytes(300)).build())

@@ -4,6 +4,7 @@ import gguf
 import pytest
 
 from ridgeline.formats.quants import (
+    CONVERTED_TYPES,
     QUANT_TYPES,
     UNSUPPORTED_TYPE_NAMES,
     describe_type_id,
@@ -14,11 +15,12 @@ from ridgeline.formats.quants import (
 def test_the_promised_types_are_there():
     promised = {"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"}
     assert set(QUANT_TYPES) == promised
+    assert not promised & set(CONVERTED_TYPES)
 
 
-@pytest.mark.parametrize("name", sorted(QUANT_TYPES))
+@pytest.mark.parametrize("name", sorted(QUANT_TYPES | CONVERTED_TYPES))
 def test_ids_and_sizes_are_ggml_s(name):
-    quant_type = QUANT_TYPES[name]
+    quant_type = (QUANT_TYPES | CONVERTED_TYPES)[name]
     oracle = gguf.GGMLQuantizationType[name]
     assert quant_type.name == name
     assert quant_type.type_id == oracle.value
@@ -31,7 +33,7 @@ def test_ids_and_sizes_are_ggml_s(name):
 @pytest.mark.parametrize("oracle", list(gguf.GGMLQuantizationType), ids=lambda each: each.name)
 def test_every_type_that_ggml_names_is_named_in_messages(oracle):
     assert describe_type_id(oracle.value) == f"{oracle.name} (type {oracle.value})"
-    assert (oracle.name in QUANT_TYPES) != (oracle.value in UNSUPPORTED_TYPE_NAMES)
+    assert (oracle.name in QUANT_TYPES | CONVERTED_TYPES) != (oracle.value in UNSUPPORTED_TYPE_NAMES)
 
 
 def test_an_unknown_id_is_no_type():

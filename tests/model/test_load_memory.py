@@ -29,7 +29,7 @@ def take(name, *shape):
     global at
     kind = QUANT_TYPES["F32" if len(shape) == 1 else "Q4_1"]
     size = kind.size_bytes(int(np.prod(shape)))
-    tensors[name] = QuantTensor(name, kind, shape, np.asarray(stored[at : at + size]))
+    tensors[name] = QuantTensor(name, kind, shape, np.asarray(stored[at : at + size]), is_mapped=True)
     at += size
 
 for name, *shape in [
@@ -46,7 +46,7 @@ def status(key):
 
 Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
 before = status("VmRSS")
-model = NativeModel(config, tensors, block_size=32, num_threads=2, releases_file=True)
+model = NativeModel(config, tensors, block_size=32, num_threads=2)
 print(at, status("VmRSS") - before, status("VmHWM") - before)
 """
 

@@ -49,7 +49,11 @@ def write_model(tmp_path: Path):
     """Write a one-layer model of zeros, with keys replaced (None leaves one out) and shapes changed."""
 
     def write(
-        arch: str = "llama", *, keys: dict[str, object] | None = None, change=lambda tensors: None
+        arch: str = "llama",
+        *,
+        keys: dict[str, object] | None = None,
+        change=lambda tensors: None,
+        stored_as: gguf.GGMLQuantizationType | None = None,
     ) -> Path:
         path = tmp_path / "model.gguf"
         writer = gguf.GGUFWriter(path, arch)
@@ -64,7 +68,12 @@ def write_model(tmp_path: Path):
         tensors = shapes(arch)
         change(tensors)
         for name, shape in tensors.items():
-            writer.add_tensor(name, np.zeros(shape, np.float32))
+            if stored_as is None or len(shape) == 1:
+                writer.add_tensor(name, np.zeros(shape, np.float32))
+                continue
+            block, size = gguf.GGML_QUANT_SIZES[stored_as]
+            data = np.zeros((shape[0], shape[1] // block * size), np.uint8)
+            writer.add_tensor(name, data, raw_dtype=stored_as)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -166,3 +175,11 @@ def test_a_vector_with_nan_is_refused(tmp_path, write_model) -> None:
     data[offset : offset + 4] = np.float32(np.nan).tobytes()
     path.write_bytes(data)
     assert "output_norm.weight" in refusal(path)
+
+
+def test_a_format_without_kernels_is_converted_and_the_log_says_so(write_model, caplog) -> None:
+    with open_gguf(write_model(stored_as=gguf.GGMLQuantizationType.IQ4_NL)) as file:
+        weights = load_weights(file)
+    assert weights.tensors["blk.0.ffn_up.weight"].quant_type.name == "Q8_0"
+    (message,) = caplog.messages
+    assert message == "model.gguf: 8 tensors stored as IQ4_NL are computed as Q8_0"

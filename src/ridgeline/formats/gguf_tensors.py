@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ridgeline.formats.gguf_cursor import ByteCursor, quote
-from ridgeline.formats.quants import QUANT_TYPES, QuantType, describe_type_id, quant_type_by_id
+from ridgeline.formats.quants import (
+    CONVERTED_TYPES,
+    QUANT_TYPES,
+    QuantType,
+    describe_type_id,
+    quant_type_by_id,
+)
 
 _MAX_DIMENSIONS = 4
 _MAX_NAME_BYTES = (1 << 16) - 1
@@ -86,7 +92,7 @@ def _read_quant_type(cursor: ByteCursor, what: str) -> QuantType:
     if quant_type is None:
         raise cursor.error(
             f"{what} is stored as {describe_type_id(type_id)} at byte {start:,}, which is not supported; "
-            f"supported are {', '.join(QUANT_TYPES)}",
+            f"supported are {', '.join((*QUANT_TYPES, *CONVERTED_TYPES))}",
             "use a file in one of these types, or download it again if it is corrupt (`ridgeline pull NAME`)",
         )
     return quant_type

@@ -48,27 +48,36 @@ _SUPPORTED = (
 QUANT_TYPES: Mapping[str, QuantType] = MappingProxyType({each.name: each for each in _SUPPORTED})
 """The quant types that ridgeline computes with, by name."""
 
+CONVERTED_TYPES: Mapping[str, QuantType] = MappingProxyType(
+    {
+        each.name: each
+        for each in (
+            QuantType(28, "F64", 1, 8),
+            QuantType(10, "Q2_K", 256, 84),
+            QuantType(11, "Q3_K", 256, 110),
+            QuantType(20, "IQ4_NL", 32, 18),
+            QuantType(23, "IQ4_XS", 256, 136),
+        )
+    }
+)
+"""The quant types that ridgeline reads and turns into one of `QUANT_TYPES` at load, by name."""
+
 UNSUPPORTED_TYPE_NAMES: Mapping[int, str] = MappingProxyType(
     {
         4: "Q4_2",
         5: "Q4_3",
         9: "Q8_1",
-        10: "Q2_K",
-        11: "Q3_K",
         15: "Q8_K",
         16: "IQ2_XXS",
         17: "IQ2_XS",
         18: "IQ3_XXS",
         19: "IQ1_S",
-        20: "IQ4_NL",
         21: "IQ3_S",
         22: "IQ2_S",
-        23: "IQ4_XS",
         24: "I8",
         25: "I16",
         26: "I32",
         27: "I64",
-        28: "F64",
         29: "IQ1_M",
         31: "Q4_0_4_4",
         32: "Q4_0_4_8",
@@ -85,11 +94,13 @@ UNSUPPORTED_TYPE_NAMES: Mapping[int, str] = MappingProxyType(
 )
 """Names, by type id, of the quant types that GGUF files may hold and ridgeline can't compute with."""
 
-_BY_ID: Mapping[int, QuantType] = MappingProxyType({each.type_id: each for each in _SUPPORTED})
+_BY_ID: Mapping[int, QuantType] = MappingProxyType(
+    {each.type_id: each for each in (*_SUPPORTED, *CONVERTED_TYPES.values())}
+)
 
 
 def quant_type_by_id(type_id: int) -> QuantType | None:
-    """The supported quant type with that GGML id; None where there is none (see `describe_type_id`)."""
+    """The quant type with that GGML id, computed with or converted; None for others (`describe_type_id`)."""
     return _BY_ID.get(type_id)
 
 

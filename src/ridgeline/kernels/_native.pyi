@@ -73,12 +73,12 @@ class NativeModel:
                 int,
                 Sequence[int],
                 Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+                bool,
             ],
         ],
         block_size: int,
         num_threads: int,
         isa: str | None,
-        releases_file: bool,
     ) -> None: ...
     @property
     def isa(self) -> str: ...

@@ -59,12 +59,11 @@ class NativeModel:
 
     Args:
         config: dimensions; `head_dim` must be a multiple of 8.
-        tensors: by GGUF name; not needed any more once this is made.
+        tensors: by GGUF name; not needed any more once this is made. Pages of mapped ones go back to the
+            system as soon as they are packed, so that no weight is in memory twice.
         block_size: tokens per KV block, a multiple of 16.
         num_threads: workers, the calling thread among them.
         isa: name of an instruction set, None for the fastest.
-        releases_file: the tensors lie in a mapped file (nowhere else!): give its pages back to the system
-            as soon as they are packed, so that no weight is in memory twice.
 
     Raises:
         ConfigError: `isa` is none of `available_isas`.
@@ -79,18 +78,15 @@ class NativeModel:
         block_size: int,
         num_threads: int,
         isa: str | None = None,
-        releases_file: bool = False,
     ) -> None:
         _check_isa(isa)
         stored = {
-            name: (tensor.quant_type.type_id, list(tensor.shape), tensor.data.reshape(-1))
+            name: (tensor.quant_type.type_id, list(tensor.shape), tensor.data.reshape(-1), tensor.is_mapped)
             for name, tensor in tensors.items()
         }
         with _engine_errors():
             try:
-                self._native = _native.NativeModel(
-                    _dims(config), stored, block_size, num_threads, isa, releases_file
-                )
+                self._native = _native.NativeModel(_dims(config), stored, block_size, num_threads, isa)
             except RuntimeError as error:
                 remedy = f"the system does not give the threads ({error}); take fewer"
                 raise ConfigError("num_threads", num_threads, remedy) from None

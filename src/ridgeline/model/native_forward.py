@@ -16,13 +16,7 @@ class NativeForward:
 
     def __init__(self, weights: ModelWeights, *, num_blocks: int, block_size: int, num_threads: int) -> None:
         config = weights.config
-        self._model = NativeModel(
-            config,
-            weights.tensors,
-            block_size=block_size,
-            num_threads=num_threads,
-            releases_file=weights.are_mapped,
-        )
+        self._model = NativeModel(config, weights.tensors, block_size=block_size, num_threads=num_threads)
         self._kv_cache = new_native_kv_cache(config, num_blocks=num_blocks, block_size=block_size)
         self._vocab_size = config.vocab_size
         self._logits = np.empty((0, config.vocab_size), np.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -14,11 +15,13 @@ from numpy.typing import NDArray
 from ridgeline.config.model import ModelConfig
 from ridgeline.errors import ModelFileError
 from ridgeline.formats.gguf import GGUFFile
-from ridgeline.formats.quants import QUANT_TYPES
+from ridgeline.formats.quants import CONVERTED_TYPES, QUANT_TYPES
+from ridgeline.kernels.convert import converted
 from ridgeline.kernels.dequantize import dequantize
 from ridgeline.kernels.tensor import QuantTensor
 from ridgeline.model.arch import model_config
 
+_LOG = logging.getLogger("ridgeline")
 _IGNORED = re.compile(r"rope_freqs\.weight|blk\.\d+\.attn_rot_embd|.*\.rope_freqs\.weight")
 
 
@@ -28,8 +31,6 @@ class ModelWeights:
 
     config: ModelConfig
     tensors: Mapping[str, QuantTensor]
-    are_mapped: bool = False
-    """Whether the matrices' bytes lie in a mapped file, whose pages can be given back after reading."""
 
     @property
     def stored_bytes(self) -> int:
@@ -74,7 +75,8 @@ def load_weights(file: GGUFFile) -> ModelWeights:
         tensor = _stored(file, name)
         tensors[name] = _as_f32(tensor, file.path) if len(shape) == 1 else tensor
     _refuse_unknown(file.path, config.arch, set(shapes) - set(tensors))
-    return ModelWeights(config, tensors, are_mapped=True)
+    _log_conversions(file, tensors)
+    return ModelWeights(config, tensors)
 
 
 def expected_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -104,7 +106,17 @@ def expected_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]
 def _stored(file: GGUFFile, name: str) -> QuantTensor:
     info = file.tensors[name]
     data = np.frombuffer(file.tensor_data(name), dtype=np.uint8)
-    return QuantTensor(name, info.quant_type, info.shape, data)
+    return converted(QuantTensor(name, info.quant_type, info.shape, data, is_mapped=True))
+
+
+def _log_conversions(file: GGUFFile, tensors: Mapping[str, QuantTensor]) -> None:
+    pairs = Counter(
+        (file.tensors[name].quant_type.name, tensor.quant_type.name)
+        for name, tensor in tensors.items()
+        if file.tensors[name].quant_type.name in CONVERTED_TYPES
+    )
+    for (stored, used), count in sorted(pairs.items()):
+        _LOG.warning("%s: %d tensors stored as %s are computed as %s", file.path.name, count, stored, used)
 
 
 def _as_f32(tensor: QuantTensor, path: Path) -> QuantTensor:
