@@ -149,10 +149,7 @@ class BlocksShared:
 
 @dataclass(frozen=True, slots=True)
 class BlocksCopied:
-    """A request got its own copy of a shared, partly filled block, to write to.
-
-    (from, to) block ids; `to` takes the place of `from` in the request's block table.
-    """
+    """A request got its own copy of a shared, partly filled block: (from, to), in the table too."""
 
     at_s: float
     request_id: str
@@ -161,10 +158,7 @@ class BlocksCopied:
 
 @dataclass(frozen=True, slots=True)
 class BlocksMerged:
-    """Blocks that a request just filled were cached already, from another request.
-
-    (from, to) block ids; `to` takes the place of `from` in the request's block table.
-    """
+    """Blocks that a request just filled were cached already: (from, to), in its table too."""
 
     at_s: float
     request_id: str
@@ -178,10 +172,7 @@ class BlocksEvicted(_BlocksOfRequest):
 
 
 class BlocksFreed(_BlocksOfRequest):
-    """A request gave up these blocks and nobody else holds them.
-
-    Those that are cached stay findable (idle) until they are evicted.
-    """
+    """Nobody holds these blocks any more; those that are cached stay findable (idle) until evicted."""
 
     __slots__ = ()
 

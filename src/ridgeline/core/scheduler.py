@@ -247,10 +247,19 @@ class Scheduler:
                 self._waiting.push(request)
                 if self._running or not self._forks:
                     break
-                for fork in list(self._forks.values()):
-                    self._preempt(fork, request, plan, now)
+                self._admit_first(min((request, *self._forks.values()), key=self._rank), plan, now)
         for request in passed:
             self._waiting.push(request)
+
+    def _admit_first(self, request: Request, plan: StepPlan, now: float) -> None:
+        """Nothing runs, for forks that wait hold the blocks: all give them to the first in rank."""
+        for fork in list(self._forks.values()):
+            self._preempt(fork, request, plan, now)
+        self._waiting.discard(request)
+        prefix = self._kv_cache_manager.find_prefix(request)
+        is_admitted = self._kv_cache_manager.try_admit(request, prefix, now)
+        assert is_admitted, "whatever was accepted fits an empty cache"
+        self._start(request, len(prefix) * self._kv_cache_manager.block_size, plan, now)
 
     def _gains_by_waiting(self, request: Request, plan: StepPlan) -> bool:
         """Whether another request computes, in this step, what this one would have to compute too."""
