@@ -7,7 +7,11 @@ MODEL := smollm2-135m-instruct
 NATIVE_SOURCES := CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
 CXX_SOURCES := $(filter %.cpp %.h,$(NATIVE_SOURCES))
 
-.PHONY: demo test check unit golden bench format clean model sanitize sanitize-thread
+STUB := src/ridgeline/kernels/_native.pyi
+write_stub = $(BIN)/python -m nanobind.stubgen -q -m ridgeline.kernels._native -o $(1) && \
+	$(BIN)/ruff format -q --isolated --line-length 110 $(1)
+
+.PHONY: demo test check unit golden bench format clean model stub sanitize sanitize-thread
 .DELETE_ON_ERROR:
 
 demo: model
@@ -22,8 +26,8 @@ check: $(VENV)/.tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
-	$(BIN)/python -m nanobind.stubgen -q -m ridgeline.kernels._native -o build/_native.pyi
-	diff -u src/ridgeline/kernels/_native.pyi build/_native.pyi
+	$(call write_stub,build/_native.pyi)
+	diff -u $(STUB) build/_native.pyi
 
 unit: $(VENV)/.tools
 	$(BIN)/python -m pytest -m "not golden"
@@ -62,6 +66,9 @@ format: $(VENV)/.tools
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_SOURCES)
+
+stub: $(VENV)/.tools
+	$(call write_stub,$(STUB))
 
 model: $(VENV)/.built
 	$(BIN)/ridgeline pull $(MODEL)

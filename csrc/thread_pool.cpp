@@ -35,12 +35,29 @@ void relax_cpu() {
 
 ThreadPool::ThreadPool(int num_threads) {
     threads_.reserve(static_cast<size_t>(num_threads - 1));
-    for (int worker = 1; worker < num_threads; worker++) {
-        threads_.emplace_back([this, worker] { worker_loop(worker); });
+    try {
+        for (int worker = 1; worker < num_threads; worker++) {
+            threads_.emplace_back([this, worker] { worker_loop(worker); });
+        }
+    } catch (...) {
+        stop(); // a thread that can still be joined must not be destroyed
+        throw;
     }
 }
 
 ThreadPool::~ThreadPool() {
+    stop();
+}
+
+void ThreadPool::stop() {
+    if (owner_pid_ != getpid()) {
+        // In a forked child the workers do not exist, and only detaching lets go of their handles.
+        for (std::thread& thread : threads_) {
+            thread.detach();
+        }
+        (void)sleep_.release(); // destroying a condition would wait for sleepers that are not there
+        return;
+    }
     is_stopping_.store(true);
     publish(0);
     for (std::thread& thread : threads_) {
@@ -77,9 +94,9 @@ void ThreadPool::publish(uint64_t num_chunks) {
     // Sequentially consistent with wait_for_job: either a worker about to sleep sees the new ticket, or we
     // see it.
     if (num_sleeping_.load() > 0) {
-        const std::lock_guard<std::mutex> lock(mutex_);
+        const std::lock_guard<std::mutex> lock(sleep_->mutex);
         num_sleeping_.store(0);
-        wake_.notify_all();
+        sleep_->wake.notify_all();
     }
 }
 
@@ -116,9 +133,9 @@ uint32_t ThreadPool::wait_for_job(uint32_t seen_epoch) {
             std::this_thread::yield();
         }
     } while (std::chrono::steady_clock::now() < deadline);
-    std::unique_lock<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock(sleep_->mutex);
     num_sleeping_.fetch_add(1);
-    wake_.wait(lock, [&] { return epoch_of(ticket_.load()) != seen_epoch; });
+    sleep_->wake.wait(lock, [&] { return epoch_of(ticket_.load()) != seen_epoch; });
     return epoch_of(ticket_.load());
 }
 

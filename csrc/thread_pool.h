@@ -1,9 +1,13 @@
 // A pool of threads that share out the items of one job; the calling thread is worker 0.
 #pragma once
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -40,6 +44,12 @@ class ThreadPool {
     }
 
   private:
+    struct Sleep {
+        std::mutex mutex;
+        std::condition_variable wake;
+    };
+
+    void stop();
     void publish(uint64_t num_chunks);
     void work(uint32_t epoch, int worker);
     uint32_t wait_for_job(uint32_t seen_epoch);
@@ -59,8 +69,8 @@ class ThreadPool {
 
     alignas(64) std::atomic<bool> is_stopping_{false};
     std::atomic<int> num_sleeping_{0};
-    std::mutex mutex_;
-    std::condition_variable wake_;
+    std::unique_ptr<Sleep> sleep_ = std::make_unique<Sleep>();
+    const pid_t owner_pid_ = getpid();
     std::vector<std::thread> threads_;
 };
 

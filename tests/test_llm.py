@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import itertools
 import logging
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ridgeline import LLM, ConfigError, ModelFileError, ModelNotFoundError, RequestError, SamplingParams
+from ridgeline import (
+    LLM,
+    ConfigError,
+    EngineError,
+    ModelFileError,
+    ModelNotFoundError,
+    RequestError,
+    SamplingParams,
+)
 from ridgeline.core.events import StepFinished
 
 PROMPT = {"prompt_token_ids": [65, 66, 67, 68, 69, 70]}
@@ -153,6 +163,7 @@ def test_chat_goes_through_the_template(idle: LLM) -> None:
         ([[]], None, "prompt_token_ids"),
         ([{"prompt_token_ids": [9999]}], None, "prompt_token_ids"),
         (None, None, "prompt"),
+        (bytearray(b"x"), None, "prompt"),
         ("ok", [GREEDY, GREEDY], "sampling_params"),
         ("ok", "greedy", "sampling_params"),
         ("ok", [None], "sampling_params"),
@@ -180,7 +191,7 @@ def test_bad_messages_are_refused(idle: LLM, messages) -> None:
 
 
 def test_an_error_in_a_batch_says_which_prompt(idle: LLM) -> None:
-    with pytest.raises(RequestError, match=r"prompt 1 of 0…2"):
+    with pytest.raises(RequestError, match=r"in prompts\[1\]"):
         idle.generate(["a", "", "b"])
 
 
@@ -191,6 +202,11 @@ def test_an_error_in_a_batch_says_which_prompt(idle: LLM) -> None:
         ({"num_threads": 0}, "num_threads"),
         ({"num_threads": True}, "num_threads"),
         ({"block_size": 24}, "block_size"),
+        ({"block_size": 16.0}, "block_size"),
+        ({"num_threads": 1000}, "num_threads"),
+        ({"chat_template": 3}, "chat_template"),
+        ({"chat_template": "{{ 'x'.ljust(1000000000) }}"}, "chat_template"),
+        ({"chat_template": "{{ '%1000000000d' | format(1) }}"}, "chat_template"),
         ({"max_model_len": 1}, "max_model_len"),
         ({"max_model_len": 10**9}, "max_model_len"),
         ({"kv_cache_bytes": 0}, "kv_cache_bytes"),
@@ -265,3 +281,50 @@ def test_dropping_the_last_reference_gives_everything_back(tiny_model: Path) -> 
         assert engine() is None
     finally:
         gc.enable()
+
+
+def test_a_stream_read_after_close_is_told(tiny_model: Path) -> None:
+    llm = LLM(str(tiny_model), kv_cache_bytes=2**22)
+    stream = llm.stream(PROMPT, GREEDY)
+    next(stream)
+    llm.close()
+    with pytest.raises(EngineError, match="closed"):
+        next(stream)
+
+
+@pytest.mark.parametrize("params", [3, "x", [], {}, [GREEDY, GREEDY]])
+def test_a_stream_takes_one_sampling_params(idle: LLM, params) -> None:
+    with pytest.raises(RequestError, match="sampling_params"):
+        idle.stream(PROMPT, params)
+
+
+def test_a_forked_child_ends_while_the_parent_goes_on(tiny_model: Path) -> None:
+    program = (
+        "import os, sys\n"
+        "from ridgeline import LLM, SamplingParams\n"
+        f"llm = LLM({str(tiny_model)!r}, num_threads=2, kv_cache_bytes=2**22)\n"
+        "llm.generate('hi')\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    llm.close()\n"
+        "    sys.exit(7)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7\n"
+        "llm.generate('hi')\n"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=60)
+
+
+def test_threads_that_cannot_be_made_are_an_error_not_a_crash(tiny_model: Path) -> None:
+    program = (
+        "import resource\n"
+        "from ridgeline import LLM, ConfigError\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"
+        "try:\n"
+        f"    LLM({str(tiny_model)!r}, num_threads=200, kv_cache_bytes=2**22)\n"
+        "except ConfigError as error:\n"
+        "    print('refused', error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "refused num_threads=200" in done.stdout

@@ -20,6 +20,7 @@ from ridgeline.engine.output_processor import OutputProcessor
 from ridgeline.engine.request_streams import RequestStreams
 from ridgeline.errors import ConfigError, ModelFileError
 from ridgeline.formats.gguf import open_gguf
+from ridgeline.hub.catalogue import CATALOGUE
 from ridgeline.hub.store import resolve_model
 from ridgeline.metrics.event_log import EventLog
 from ridgeline.model.forward import Forward
@@ -41,6 +42,7 @@ class EngineParts:
 
     config: EngineConfig
     model_path: Path
+    model_name: str
     model: ModelConfig
     weights_bytes: int
     weights_format: str
@@ -91,6 +93,7 @@ def build_engine(config: EngineConfig, *, home: Path, clock: Clock) -> EnginePar
     return EngineParts(
         config=config,
         model_path=path,
+        model_name=config.model if config.model in CATALOGUE else path.stem,
         model=weights.config,
         weights_bytes=weights.stored_bytes,
         weights_format=weights.main_format,
@@ -118,7 +121,9 @@ def _limits(config: EngineConfig, model: ModelConfig, block_bytes: int) -> Engin
     """Blocks and context length that agree with each other and with the memory there is."""
     max_model_len = config.max_model_len or model.context_len
     if max_model_len > model.context_len:
-        raise ConfigError("max_model_len", max_model_len, f"{model.name} was made for {model.context_len}")
+        raise ConfigError(
+            "max_model_len", max_model_len, f"the model was made for {model.context_len}; give at most that"
+        )
     available_bytes = available_memory_bytes()
     kv_cache_bytes = config.kv_cache_bytes
     if kv_cache_bytes is None:

@@ -68,6 +68,6 @@ class EngineError(RidgelineError):
 def _shorten(value: object, limit: int = 80) -> str:
     try:
         text = repr(value)
-    except ValueError:  # Python refuses to print an int of thousands of digits
+    except Exception:  # noqa: BLE001 - a stranger's __repr__ may raise anything, a huge int ValueError
         text = f"<{type(value).__name__} too long to print>"
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -12,7 +12,7 @@ from ridgeline.config.env import home_dir
 from ridgeline.config.scheduler import SchedulerConfig
 from ridgeline.engine.clock import MonotonicClock
 from ridgeline.engine.engine import EngineStats
-from ridgeline.engine.input_processor import ParsedPrompt, as_prompt_list
+from ridgeline.engine.input_processor import ParsedPrompt, Prompt, as_prompt_list
 from ridgeline.engine.progress import ProgressBar
 from ridgeline.errors import ConfigError, RequestError
 from ridgeline.outputs import CompletionOutput, RequestOutput
@@ -42,10 +42,19 @@ class LLM:
         enable_prefix_caching: bool = True,
         chat_template: str | None = None,
     ) -> None:
-        """Load `model`: a catalogue name, an `hf:` name or the path of a .gguf file.
+        """Load a model.
 
-        The settings are those of `EngineConfig` and `SchedulerConfig`, None where the machine and the
-        model decide.
+        Args:
+            model: catalogue name, `hf:org/repo[:file]` as pulled, or path of a .gguf file.
+            executor: `native`, or `reference`: NumPy in float32, exact and some ten times slower.
+            num_threads: CPU threads; None takes the physical cores this process may use.
+            block_size: tokens per KV block: 16, 32 or 64.
+            max_model_len: most tokens of prompt and output together; None takes the model's own.
+            kv_cache_bytes: K and V of all layers; None takes at most a quarter of the available memory.
+            max_num_seqs: most requests running at once.
+            max_num_batched_tokens: most tokens computed in one step.
+            enable_prefix_caching: whether requests may share blocks.
+            chat_template: text of a Jinja2 template to use instead of the model's.
 
         Raises:
             ModelNotFoundError, ModelFileError: no such model, or its file can't be used.
@@ -90,7 +99,7 @@ class LLM:
 
     def generate(
         self,
-        prompts: object,
+        prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         progress: bool = True,
@@ -130,7 +139,7 @@ class LLM:
         return self._run(parsed, sampling_params, arrived_at_s, progress=progress)
 
     def stream(
-        self, prompt: object, sampling_params: SamplingParams | None = None
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None
     ) -> Iterator[RequestOutput]:
         """Complete one raw prompt; yields deltas, the last one with `finished` and `metrics`.
 
@@ -141,7 +150,7 @@ class LLM:
         """
         arrived_at_s = self._clock.now()
         parsed = self.parts.input_processor.parse_prompt(prompt)
-        return self._stream(parsed, sampling_params or SamplingParams(), arrived_at_s)
+        return self._stream(parsed, _params_for(1, sampling_params)[0], arrived_at_s)
 
     def stream_chat(
         self,
@@ -153,11 +162,12 @@ class LLM:
         """Answer one conversation; yields deltas as `stream` does."""
         arrived_at_s = self._clock.now()
         parsed = self._parse_chat(messages, add_generation_prompt=add_generation_prompt)
-        return self._stream(parsed, sampling_params or SamplingParams(), arrived_at_s)
+        return self._stream(parsed, _params_for(1, sampling_params)[0], arrived_at_s)
 
     def close(self) -> None:
         """Abort what is running and give threads and memory back; closing twice is fine."""
         if self._parts is not None:
+            self._parts.request_streams.abort_all()
             self._parts.engine.close()
             self._parts = None
 
@@ -187,7 +197,8 @@ class LLM:
         ids: list[str] = []
         try:
             for prompt, prompt_params in zip(prompts, params, strict=True):
-                ids.append(streams.add(prompt, prompt_params, arrived_at_s=arrived_at_s))
+                ids.append(streams.new_request_id())
+                streams.add(ids[-1], prompt, prompt_params, arrived_at_s=arrived_at_s)
             with ProgressBar(len(ids), shown=progress and len(ids) > 1) as bar:
                 whole = [
                     _empty_output(request_id, prompt, prompt_params)
@@ -212,8 +223,9 @@ class LLM:
         self, prompt: ParsedPrompt, params: SamplingParams, arrived_at_s: float
     ) -> Iterator[RequestOutput]:
         streams = self.parts.request_streams
-        request_id = streams.add(prompt, params, arrived_at_s=arrived_at_s)
+        request_id = streams.new_request_id()
         try:
+            streams.add(request_id, prompt, params, arrived_at_s=arrived_at_s)
             finished = False
             while not finished:
                 delta = streams.next_delta(request_id)
@@ -234,7 +246,8 @@ def _params_for(
     if sampling_params is None or isinstance(sampling_params, SamplingParams):
         return [sampling_params or SamplingParams()] * num_prompts
     if not isinstance(sampling_params, Sequence) or len(sampling_params) != num_prompts:
-        raise RequestError("sampling_params", sampling_params, f"give one, or a list of {num_prompts}")
+        remedy = f"give one SamplingParams, or a list of one for each prompt ({num_prompts})"
+        raise RequestError("sampling_params", sampling_params, remedy)
     for params in sampling_params:
         if not isinstance(params, SamplingParams):
             raise RequestError("sampling_params", params, "every entry must be SamplingParams")

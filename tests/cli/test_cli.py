@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -146,3 +147,53 @@ def test_a_users_mistake_is_one_line_and_exit_status_2(
     errors = [line for line in done.stderr.splitlines() if line.startswith("ridgeline: error:")]
     assert len(errors) == 1
     assert all(word in errors[0] for word in words)
+
+
+def test_unusual_streams_end_in_one_line_or_none(tmp_path: Path, tiny_model: Path) -> None:
+    command = f"{sys.executable} -m ridgeline generate hi --model {tiny_model} --max-tokens 9 --ignore-eos"
+    for redirect, status in ((">&-", 0), ("> /dev/full", 1), ("| head -c 0; exit ${PIPESTATUS[0]}", None)):
+        done = subprocess.run(
+            ["bash", "-c", f"{command} {redirect}"], capture_output=True, text=True, check=False, timeout=60
+        )
+        assert "Traceback" not in done.stderr
+        assert status is None or done.returncode == status
+
+
+def test_what_a_terminals_encoding_cannot_show_is_replaced(tiny_model: Path) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "ridgeline",
+            "generate",
+            "hi",
+            "--model",
+            str(tiny_model),
+            "--max-tokens",
+            "60",
+        ],
+        capture_output=True,
+        env={"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin:/bin"},
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0
+    assert b"Traceback" not in done.stderr
+    assert done.stdout.isascii()
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_ends_without_a_traceback(tiny_model: Path, number: int, status: int) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ridgeline", "chat", "--model", str(tiny_model)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    process.stderr.readline()  # the banner: the model is loaded, a line is awaited
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert "Traceback" not in errors

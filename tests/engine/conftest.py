@@ -111,7 +111,9 @@ class Bench:
         parsed = self.inputs.parse_prompt(prompt)
         params.setdefault("max_tokens", 100)
         sampling = SamplingParams(**params)  # type: ignore[arg-type]
-        return self.streams.add(parsed, sampling, arrived_at_s=self.clock.now())
+        request_id = self.streams.new_request_id()
+        self.streams.add(request_id, parsed, sampling, arrived_at_s=self.clock.now())
+        return request_id
 
     def run(self, request_id: str, num_choices: int = 1) -> RequestOutput:
         whole = RequestOutput(

@@ -122,3 +122,25 @@ def test_generation_ends_with_length_when_the_context_is_full(new_bench) -> None
     bench = new_bench({"0": "y" * 500})
     completion = bench.run(bench.add("x" * 390, max_tokens=None)).outputs[0]
     assert (len(completion.token_ids), completion.finish_reason) == (10, "length")
+
+
+def test_an_interrupt_inside_a_step_never_leaves_a_gap_in_another_stream(new_bench) -> None:
+    bench = new_bench({"0": "first answer", "1": "second answer", "2": "third"})
+    first, second = bench.add(), bench.add()
+    bench.streams.next_delta(first)
+    bench.executor.error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        bench.streams.next_delta(first)
+    for request_id in (first, second):
+        with pytest.raises(EngineError, match="aborted"):
+            bench.streams.next_delta(request_id)
+    assert not bench.engine.has_unfinished_requests
+    assert bench.run(bench.add()).outputs[0].text == "third"
+
+
+def test_a_request_that_could_not_be_added_leaves_nothing_behind(new_bench) -> None:
+    bench = new_bench({"0-0": "a", "0-1": "b", "1": "c"}, num_blocks=5)
+    with pytest.raises(RequestError, match="6 blocks"):
+        bench.add("x" * 80, n=2, max_tokens=2)
+    assert not bench.engine.has_unfinished_requests
+    assert bench.run(bench.add(max_tokens=5)).outputs[0].text == "c"

@@ -114,3 +114,12 @@ def test_one_token_has_no_tpot(new_bench) -> None:
     assert metrics.tpot_s is None
     assert metrics.itl_s == []
     assert metrics.decode_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("min_tokens", "expected"), [(0, ("ab", "stop", "\ufffd")), (3, ("ab\ufffd", "length", None))]
+)
+def test_the_replacement_of_a_last_character_may_be_a_stop_string(new_bench, min_tokens, expected) -> None:
+    bench = new_bench({"0": [2 + byte for byte in b"ab\xf0"]})
+    completion = bench.run(bench.add(stop="\ufffd", max_tokens=3, min_tokens=min_tokens)).outputs[0]
+    assert (completion.text, completion.finish_reason, completion.stop_reason) == expected

@@ -86,17 +86,19 @@ Measure = Callable[[LLM, Callable[[], LLM]], Sample]
 def _measure_for(key: str) -> Measure:
     if key == "load_s":
         return lambda _, new_llm: _load(new_llm)
-    if match := re.fullmatch(r"prefill_(\d+)_tok_s", key):
+    if match := re.fullmatch(r"prefill_([1-9]\d*)_tok_s", key):
         num_tokens = int(match[1])
         return lambda llm, _: _prefill(llm, num_tokens)
-    if match := re.fullmatch(r"decode_b(\d+)(?:_depth(\d+))?_tok_s", key):
+    if match := re.fullmatch(r"decode_b([1-9]\d*)(?:_depth([1-9]\d*))?_tok_s", key):
         num_seqs = int(match[1])
         depth = int(match[2] or (1 if num_seqs == 1 else 128))
         return lambda llm, _: _decode(llm, num_seqs, depth)
-    if match := re.fullmatch(r"e2e_b(\d+)_(\d+)in_(\d+)out_out_tok_s", key):
+    if match := re.fullmatch(r"e2e_b([1-9]\d*)_([1-9]\d*)in_([1-9]\d*)out_out_tok_s", key):
         num_seqs, num_in, num_out = (int(group) for group in match.groups())
         return lambda llm, _: _end_to_end(llm, num_seqs, num_in, num_out)
-    raise ConfigError("only", key, f"known keys are {', '.join(DEFAULT_KEYS)}, and others of their shapes")
+    raise ConfigError(
+        "only", key, f"known are {', '.join(DEFAULT_KEYS)}, with any numbers ≥ 1 in place of theirs"
+    )
 
 
 def _prompt(sequence: int, num_tokens: int, vocab_size: int) -> dict[str, list[int]]:

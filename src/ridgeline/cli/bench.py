@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from ridgeline.bench.offline import DEFAULT_KEYS, run_benchmark
-from ridgeline.cli.json_output import JsonTarget, write_json
+from ridgeline.cli.json_output import JsonTarget, check_target, write_json
 from ridgeline.cli.options import EngineOptions
 
 
@@ -39,9 +39,13 @@ def engine(
     json: str
         Write the result as JSON to this file; - prints it.
     """
+    check_target(json)
     keys = [key for group in only for key in group.split(",")] or list(DEFAULT_KEYS)
     document = run_benchmark(
-        engine.load, keys=keys, repeats=max(repeats, 1), report=lambda line: print(line, file=sys.stderr)
+        engine.load,
+        keys=keys,
+        repeats=max(repeats, 1),
+        report=lambda line: print(line, file=sys.stderr if json == "-" else sys.stdout),
     )
     if json is not None:
         write_json(json, document)

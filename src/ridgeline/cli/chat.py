@@ -6,12 +6,12 @@ import sys
 
 from ridgeline.cli.generate import print_stream
 from ridgeline.cli.options import EngineOptions, SamplingOptions
-from ridgeline.cli.report import summary_line
+from ridgeline.cli.report import finish_line
 from ridgeline.errors import RequestError
 from ridgeline.llm import LLM
 from ridgeline.sampling_params import SamplingParams
 
-_HELP = "/reset starts anew, /exit or end of input leaves, Ctrl-C stops an answer"
+_HELP = "/reset starts anew, /exit or Ctrl-D leaves, Ctrl-C stops an answer, /help"
 
 
 def chat(
@@ -32,7 +32,7 @@ def chat(
     params = sampling.params()
     opening = [{"role": "system", "content": system}] if system is not None else []
     with engine.load() as llm:
-        print(f"{llm.parts.model.name}: {_HELP}", file=sys.stderr)
+        print(f"{llm.parts.model_name}: {_HELP}", file=sys.stderr)
         messages = list(opening)
         while (line := _read_line()) is not None:
             if line == "/exit":
@@ -41,6 +41,8 @@ def chat(
                 messages = list(opening)
             elif line == "/help":
                 print(_HELP, file=sys.stderr)
+            elif line.startswith("/"):
+                print(f"there is no {line.split()[0]}: {_HELP}", file=sys.stderr)
             elif line:
                 messages = _turn(llm, messages, line, params)
 
@@ -58,8 +60,7 @@ def _turn(
     except KeyboardInterrupt:
         print(flush=True)
         return messages
-    assert output.metrics is not None
-    print(summary_line(output.metrics), file=sys.stderr)
+    print(finish_line(output), file=sys.stderr)
     return [*asked, {"role": "assistant", "content": output.outputs[0].text}]
 
 
@@ -71,3 +72,8 @@ def _read_line() -> str | None:
         return input("> " if sys.stdin.isatty() else "").strip()
     except EOFError:
         return None
+    except KeyboardInterrupt:
+        if not sys.stdin.isatty():
+            raise
+        print(file=sys.stderr)
+        return ""

@@ -8,10 +8,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from ridgeline.cli.json_output import JsonTarget, write_json
+from ridgeline.cli.json_output import JsonTarget, check_target, write_json
 from ridgeline.cli.options import EngineOptions, Flag, SamplingOptions
-from ridgeline.cli.report import request_document, summary_line
-from ridgeline.errors import RequestError
+from ridgeline.cli.report import finish_line, request_document
 from ridgeline.outputs import CompletionOutput, RequestOutput
 
 
@@ -37,16 +36,16 @@ def generate(
         Write the result as JSON to this file; - prints it in place of the text.
     """
     params = sampling.params()
+    check_target(json)
     text = _prompt_text(prompt)
     with engine.load() as llm:
         deltas = (
             llm.stream(text, params) if raw else llm.stream_chat([{"role": "user", "content": text}], params)
         )
         output = print_stream(deltas, quiet=json == "-")
-        assert output.metrics is not None
         if json is not None:
             write_json(json, request_document(output, llm.parts))
-        print(summary_line(output.metrics), file=sys.stderr)
+        print(finish_line(output), file=sys.stderr)
 
 
 def print_stream(deltas: Iterator[RequestOutput], *, quiet: bool = False) -> RequestOutput:
@@ -71,9 +70,4 @@ def print_stream(deltas: Iterator[RequestOutput], *, quiet: bool = False) -> Req
 
 
 def _prompt_text(prompt: str) -> str:
-    if prompt != "-":
-        return prompt
-    try:
-        return sys.stdin.read()
-    except UnicodeDecodeError as error:
-        raise RequestError("prompt", "stdin", f"is not UTF-8 at byte {error.start}") from None
+    return sys.stdin.read() if prompt == "-" else prompt

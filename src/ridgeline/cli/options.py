@@ -24,7 +24,7 @@ class EngineOptions:
     model: str = "smollm2-135m-instruct"
     """Catalogue name, hf: name or path of a .gguf file."""
     executor: str = "native"
-    """native, or reference: NumPy in float32, slow and exact."""
+    """native, or reference: NumPy in float32, exact and some ten times slower."""
     num_threads: int | None = None
     """CPU threads; by default the physical cores this process may use."""
     block_size: int = 32

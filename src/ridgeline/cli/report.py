@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ridgeline.build import EngineParts
-from ridgeline.outputs import RequestMetrics, RequestOutput
+from ridgeline.outputs import FinishReason, RequestMetrics, RequestOutput
 
 
 def summary_line(metrics: RequestMetrics) -> str:
@@ -21,13 +21,21 @@ def summary_line(metrics: RequestMetrics) -> str:
     return " · ".join(parts) or "no tokens"
 
 
+def finish_line(output: RequestOutput) -> str:
+    """The summary, and why the answer ended."""
+    assert output.metrics is not None
+    reason = output.outputs[0].finish_reason
+    ended = "cut off: max_tokens or the context is reached" if reason == FinishReason.LENGTH else reason
+    return f"{summary_line(output.metrics)} · {ended}"
+
+
 def request_document(output: RequestOutput, parts: EngineParts) -> dict[str, object]:
     """Model, request and output under the keys that `explain --json` uses too."""
     metrics, completion, model = output.metrics, output.outputs[0], parts.model
     assert metrics is not None
     return {
         "model": {
-            "name": model.name,
+            "name": parts.model_name,
             "arch": model.arch,
             "weights_bytes": parts.weights_bytes,
             "layers": model.num_layers,
@@ -47,6 +55,7 @@ def request_document(output: RequestOutput, parts: EngineParts) -> dict[str, obj
             "itl_p99_s": _percentile(metrics.itl_s, 99),
             "e2e_s": metrics.e2e_s,
             "finish_reason": completion.finish_reason,
+            "stop_reason": completion.stop_reason,
         },
         "output": {"text": completion.text, "token_ids": completion.token_ids},
     }

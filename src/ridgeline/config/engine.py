@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 
 from ridgeline.config.checks import check_at_least, check_one_of
 from ridgeline.config.scheduler import SchedulerConfig
+from ridgeline.errors import ConfigError
 
 BLOCK_SIZES = (16, 32, 64)
+MAX_NUM_THREADS = 256
 EXECUTORS = ("native", "reference")
 
 
@@ -41,12 +43,17 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         check_one_of("executor", self.executor, EXECUTORS)
+        check_at_least("block_size", self.block_size, 1)
         check_one_of("block_size", self.block_size, BLOCK_SIZES)
+        if self.chat_template is not None and not isinstance(self.chat_template, str):
+            raise ConfigError("chat_template", self.chat_template, "must be the template's text")
         check_at_least("max_num_events", self.max_num_events, 1)
         for name, minimum in (("num_threads", 1), ("max_model_len", 2), ("kv_cache_bytes", 1)):
             value = getattr(self, name)
             if value is not None:
                 check_at_least(name, value, minimum)
+        if self.num_threads is not None and self.num_threads > MAX_NUM_THREADS:
+            raise ConfigError("num_threads", self.num_threads, f"at most {MAX_NUM_THREADS}")
 
 
 @dataclass(frozen=True, kw_only=True)

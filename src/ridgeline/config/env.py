@@ -10,6 +10,6 @@ def home_dir() -> Path:
     """The cache directory: `$RIDGELINE_HOME`, else `$XDG_CACHE_HOME/ridgeline`, else `~/.cache/ridgeline`."""
     home = os.environ.get("RIDGELINE_HOME")
     if home:
-        return Path(home).expanduser()
+        return Path(os.path.expanduser(home))
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "ridgeline"

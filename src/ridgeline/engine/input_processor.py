@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ridgeline.config.engine import EngineLimits
@@ -12,6 +12,11 @@ from ridgeline.errors import RequestError
 from ridgeline.sampling.rng import draw_seed
 from ridgeline.sampling_params import SamplingParams
 from ridgeline.tokenizer.gguf_tokenizer import Tokenizer
+
+_BYTES = bytes | bytearray | memoryview
+
+Prompt = str | Sequence[int] | Mapping[str, object]
+"""Text, token ids, `{"prompt": text}` or `{"prompt_token_ids": ids}`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +47,17 @@ class InputProcessor:
         if isinstance(prompt, dict):
             known = {"prompt", "prompt_token_ids"}
             if len(prompt) != 1 or not set(prompt) <= known:
-                raise RequestError("prompt", sorted(map(str, prompt)), "give prompt or prompt_token_ids")
+                raise RequestError(
+                    "prompt", sorted(map(str, prompt)), "the keys are prompt or prompt_token_ids"
+                )
             if "prompt" in prompt:
                 if not isinstance(prompt["prompt"], str):
                     raise RequestError("prompt", prompt["prompt"], "must be text")
                 return self.parse_prompt(prompt["prompt"])
             return self.parse_prompt_ids(prompt["prompt_token_ids"])
-        if isinstance(prompt, Sequence) and not isinstance(prompt, bytes):
+        if isinstance(prompt, Sequence) and not isinstance(prompt, _BYTES):
+            if prompt and not isinstance(prompt[0], int):
+                raise RequestError("prompt", prompt, "give one prompt: text, token ids, or a dict of one")
             return self.parse_prompt_ids(prompt)
         raise RequestError("prompt", prompt, "must be text, token ids, or a dict with one of them")
 
@@ -117,7 +126,9 @@ class InputProcessor:
 
     def _checked(self, prompt: ParsedPrompt, field: str) -> ParsedPrompt:
         if not prompt.token_ids:
-            raise RequestError(field, prompt.text if prompt.text is not None else [], "holds no tokens")
+            raise RequestError(
+                field, prompt.text if prompt.text is not None else [], "holds no tokens; give at least one"
+            )
         vocab_size = self._limits.vocab_size
         for token_id in prompt.token_ids:
             if not 0 <= token_id < vocab_size:
@@ -158,7 +169,7 @@ def as_prompt_list(prompts: object) -> list[object]:
     Raises:
         RequestError: an empty list, or no prompt at all.
     """
-    if isinstance(prompts, str | bytes | dict) or not isinstance(prompts, Sequence):
+    if isinstance(prompts, str | dict | _BYTES) or not isinstance(prompts, Sequence):
         return [prompts]
     if not prompts:
         raise RequestError("prompt", prompts, "give at least one prompt")
@@ -170,11 +181,11 @@ def as_prompt_list(prompts: object) -> list[object]:
 def _of_prompt(error: RequestError, index: int, count: int) -> RequestError:
     if count == 1:
         return error
-    return RequestError(error.field, error.value, f"{error.remedy} (prompt {index} of 0…{count - 1})")
+    return RequestError(error.field, error.value, f"{error.remedy} (in prompts[{index}])")
 
 
 def _from_ids(token_ids: object) -> ParsedPrompt:
-    if isinstance(token_ids, str | bytes) or not isinstance(token_ids, Sequence):
+    if isinstance(token_ids, str | _BYTES) or not isinstance(token_ids, Sequence):
         raise RequestError("prompt_token_ids", token_ids, "must be a list of token ids")
     for token_id in token_ids:
         if not isinstance(token_id, int) or isinstance(token_id, bool):

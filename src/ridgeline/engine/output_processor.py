@@ -158,9 +158,9 @@ class OutputProcessor:
     def _closed(self, choice: _Choice, text: str) -> CompletionOutput:
         """The last delta. A stop string wins over a limit that the same token reached."""
         choice.is_over = True
+        if choice.stop_string is None:
+            text += self._flushed(choice)
         stop_string = choice.stop_string
-        if stop_string is None:
-            text += choice.matcher.push(choice.detokenizer.finish()).text_to_emit + choice.matcher.finish()
         tokens = list(choice.held)
         choice.held.clear()
         completion = self._completion(choice, text, tokens)
@@ -168,6 +168,15 @@ class OutputProcessor:
         completion.finish_reason = request.finish_reason if stop_string is None else FinishReason.STOP
         completion.stop_reason = request.stop_reason if stop_string is None else stop_string
         return completion
+
+    def _flushed(self, choice: _Choice) -> str:
+        """What was held back; the replacement of a last, incomplete character may complete a stop string."""
+        text = choice.detokenizer.finish()
+        if len(choice.token_times_s) <= choice.request.sampling_params.min_tokens:
+            return choice.matcher.finish() + text
+        match = choice.matcher.push(text)
+        choice.stop_string = match.matched
+        return match.text_to_emit + choice.matcher.finish()
 
     def _completion(self, choice: _Choice, text: str, tokens: list[_HeldToken]) -> CompletionOutput:
         request = choice.request

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,7 +43,8 @@ def fetch(hub_name: HubName, scratch: Path, report: ProgressCallback) -> Path:
 
 @contextlib.contextmanager
 def _hub_failures(what: str) -> Iterator[None]:
-    """Turn whatever the library raises into a DownloadError of one line."""
+    """Turn whatever the library raises into a DownloadError of one line; its own log lines are muted."""
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     from huggingface_hub import errors
 
     # Besides its own errors the library lets those of its HTTP library through, which changed between

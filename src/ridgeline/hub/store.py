@@ -66,6 +66,8 @@ def list_models(home: Path) -> list[CachedModel]:
         # Hidden directories are pulls at work.
         subdirectories[:] = [name for name in subdirectories if not name.startswith(".")]
         for path in (Path(directory, file) for file in files if is_model_file(file)):
+            if not path.is_file():  # a link to nowhere
+                continue
             found.append(CachedModel(_name_of(path, models), path, path.stat().st_size))
     return sorted(found, key=lambda model: model.name)
 

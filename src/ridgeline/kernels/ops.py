@@ -85,7 +85,11 @@ class NativeModel:
             for name, tensor in tensors.items()
         }
         with _engine_errors():
-            self._native = _native.NativeModel(_dims(config), stored, block_size, num_threads, isa)
+            try:
+                self._native = _native.NativeModel(_dims(config), stored, block_size, num_threads, isa)
+            except RuntimeError as error:
+                remedy = f"the system does not give the threads ({error}); take fewer"
+                raise ConfigError("num_threads", num_threads, remedy) from None
 
     @property
     def isa(self) -> str:

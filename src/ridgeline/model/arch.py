@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from ridgeline.config.model import ModelConfig
 from ridgeline.errors import ModelFileError
 
+_MAX_NUMBER = 1e12
 _REMEDY = "use a file of a supported model, or convert it again"
 
 
@@ -50,22 +50,22 @@ class _Fields:
     def get(self, key: str) -> object:
         return self._metadata.get(f"{self._prefix}.{key}")
 
-    def count(self, key: str, *, default: int | None = None, high: int) -> int:
+    def count(self, key: str, *, default: int | None = None, low: int = 1, high: int) -> int:
         value = self.get(key)
         if value is None:
             if default is None:
                 raise self.fail(key, None, "it must be there")
             return default
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= high:
-            raise self.fail(key, value, f"must be a whole number in 1…{high}")
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise self.fail(key, value, f"must be a whole number in {low}…{high}")
         return value
 
     def number(self, key: str, *, default: float | None = None) -> float:
         value = self.get(key)
         if value is None and default is not None:
             return default
-        if not isinstance(value, float | int) or not math.isfinite(value) or value <= 0:
-            raise self.fail(key, value, "must be a finite number > 0")
+        if not isinstance(value, float | int) or isinstance(value, bool) or not 0 < value <= _MAX_NUMBER:
+            raise self.fail(key, value, f"must be a number > 0 and ≤ {_MAX_NUMBER:g}")
         return float(value)
 
 
@@ -109,9 +109,8 @@ def model_config(
     embedding = shapes.get("token_embd.weight", ())
     if len(embedding) != 2:
         raise ModelFileError(path, "tensor token_embd.weight is missing or not a matrix", _REMEDY)
-    name = metadata.get("general.name")
     return ModelConfig(
-        name=name if isinstance(name, str) else path.stem,
+        name=path.stem,
         arch=arch.name,
         num_layers=fields.count("block_count", high=1 << 12),
         hidden_size=hidden_size,
@@ -120,7 +119,7 @@ def model_config(
         head_dim=head_dim,
         ffn_size=fields.count("feed_forward_length", high=1 << 22),
         vocab_size=embedding[0],
-        context_len=fields.count("context_length", high=1 << 30),
+        context_len=fields.count("context_length", low=2, high=1 << 30),
         rms_norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
         rope_dim=rope_dim,
         rope_is_neox=arch.rope_is_neox,
@@ -144,6 +143,8 @@ def _check_dimensions(
             fields.get("attention.value_length"),
             f"must equal key_length {head_dim}",
         )
+    if head_dim % 8:
+        raise fields.fail("attention.key_length", head_dim, "must be a multiple of 8")
     if rope_dim % 2:
         raise fields.fail("rope.dimension_count", rope_dim, "must be even")
 
@@ -169,4 +170,6 @@ def _rope_inv_freq(
         if rope_factors.shape != inv_freq.shape or not np.all(rope_factors > 0):
             raise fields.fail("rope.dimension_count", rope_dim, "disagrees with tensor rope_freqs.weight")
         inv_freq = inv_freq / rope_factors
+    if not np.all(np.isfinite(inv_freq)) or inv_freq.max() > _MAX_NUMBER:
+        raise fields.fail("rope.freq_base", theta, "gives rotations without bounds")
     return tuple(inv_freq.astype(np.float32).tolist())

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.config.model import ModelConfig
+from ridgeline.errors import ConfigError
+
+DType = TypeVar("DType", bound=np.generic)
 
 
 def kv_block_bytes(config: ModelConfig, *, block_size: int, itemsize: int) -> int:
@@ -20,10 +26,20 @@ def new_native_kv_cache(config: ModelConfig, *, num_blocks: int, block_size: int
     memory when they are first written: the system hands out zero pages lazily.
     """
     shape = (num_blocks, config.num_layers, config.num_kv_heads, 2, config.head_dim * block_size)
-    return np.zeros(shape, np.float16)
+    return _reserved(shape, np.float16)
 
 
 def new_reference_kv_cache(config: ModelConfig, *, num_blocks: int, block_size: int) -> NDArray[np.float32]:
     """Zeroed K and V, float32 [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]."""
     shape = (num_blocks, config.num_layers, 2, config.num_kv_heads, block_size, config.head_dim)
-    return np.zeros(shape, np.float32)
+    return _reserved(shape, np.float32)
+
+
+def _reserved(shape: tuple[int, ...], dtype: type[DType]) -> NDArray[DType]:
+    try:
+        return np.zeros(shape, dtype)
+    except MemoryError:
+        size_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+        raise ConfigError(
+            "kv_cache_bytes", size_bytes, "the system refuses to reserve it; give less"
+        ) from None

@@ -87,7 +87,7 @@ def checked_text(text: str, field: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        remedy = f"character {error.start} is half a surrogate pair; send whole characters"
+        remedy = f"character {error.start} is no whole character: send UTF-8, not half a surrogate pair"
         raise RequestError(field, text[error.start : error.end], remedy) from None
     return str(text)
 

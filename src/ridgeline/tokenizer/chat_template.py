@@ -3,12 +3,14 @@
 The conventions are those of HF's chat templates: blocks trimmed, `break` and `continue`, `tojson`,
 `raise_exception`, `strftime_now`, `{% generation %}` as a mere bracket; `tools` and `documents` are
 None. A template comes with a model file, so it is not trusted: attributes and mutation are fenced off,
-and neither a range, a repetition nor the text may grow without bounds.
+and no range, repetition, number or text may grow without bounds. Time is not bounded: nested loops can
+still be long.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -26,6 +28,9 @@ from ridgeline.tokenizer.chat_messages import ChatMessage
 
 MAX_RENDERED_CHARS = 16 * 2**20
 """Longest text a template may write, in characters."""
+
+_MAX_CONSTANT = 1_000_000
+_LARGE_FORMAT = re.compile(r"%[-+ #0]*\d{6,}|\{[^{}]*:[^{}]*\d{6,}")
 
 _RENDER_ERRORS = (
     jinja2.TemplateError,
@@ -63,6 +68,7 @@ class ChatTemplate:
         environment.globals["strftime_now"] = lambda pattern: now().strftime(pattern)
         try:
             source.encode()
+            _check_constants(environment.parse(source))
             self._template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
             line = source.splitlines()[error.lineno - 1 : error.lineno]
@@ -116,6 +122,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             length = len(sequence) if isinstance(sequence, str | list | tuple) else 0
             if isinstance(times, int) and length * times > MAX_RENDERED_CHARS:
                 raise SecurityError(f"a repetition is longer than {MAX_RENDERED_CHARS}")
+        if isinstance(left, int) and isinstance(right, int) and abs(left * right) > _MAX_CONSTANT:
+            raise SecurityError(f"a product is larger than {_MAX_CONSTANT}")
         return super().call_binop(context, operator, left, right)
 
 
@@ -128,6 +136,15 @@ class _GenerationTag(Extension):
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body, lineno=line)
+
+
+def _check_constants(template: nodes.Template) -> None:
+    """No width, count or format may ask for millions of characters at a stroke."""
+    for constant in template.find_all(nodes.Const):
+        value = constant.value
+        is_large = isinstance(value, int) and abs(value) > _MAX_CONSTANT
+        if is_large or (isinstance(value, str) and _LARGE_FORMAT.search(value)):
+            raise jinja2.TemplateSyntaxError(f"{value!r:.40} is too large", constant.lineno)
 
 
 def _to_json(
