@@ -8,7 +8,7 @@ namespace ridgeline {
 namespace {
 
 // Long enough for the gap between two jobs of a step and, mostly, between two steps.
-constexpr std::chrono::microseconds kSpinTime{100};
+constexpr std::chrono::microseconds kSpinTime{250};
 constexpr int kSpinsPerClockRead = 64;
 // Spinning keeps whoever else has work for this core from it, perhaps the very thread that is waited for:
 // after a few microseconds every look is followed by a yield, which costs nothing if nobody else wants the

@@ -17,7 +17,7 @@ namespace ridgeline {
 // Jobs split items (output rows, tokens, heads), never a sum, so results do not depend on the split.
 //
 // Workers take chunks from a shared counter: a slow or descheduled one takes fewer, and a job that needs no
-// more hands does not wait for a sleeper to wake. Between jobs they spin for about 100 us, giving way to
+// more hands does not wait for a sleeper to wake. Between jobs they spin for about 250 us, giving way to
 // others, then sleep.
 class ThreadPool {
   public:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -36,6 +37,10 @@ def tiny_model(golden_fixtures: Path) -> Path:
     """A random llama-type model of a few hundred kilobytes."""
     return golden_fixtures / "tiny-llama.gguf"
 
+
+# Tests assert behaviour, never time; with CI=true hypothesis also draws the same examples every time.
+hypothesis.settings.register_profile("untimed", hypothesis.settings.default, deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 BLOCK_SIZE, NUM_BLOCKS = 32, 64
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -62,7 +62,7 @@ def engine(
     check_target(str(markdown) if markdown is not None else None)
     peers = find_peers(measure.peers) if measure.peers is not None else []
     document = run_benchmark(
-        replace(engine, enable_prefix_caching=False).load,
+        engine.load,
         keys=[key for group in measure.only for key in group.split(",")] or list(DEFAULT_KEYS),
         repeats=max(measure.repeats, 1),
         report=lambda line: print(line, file=sys.stderr if json == "-" else sys.stdout),
