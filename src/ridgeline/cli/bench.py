@@ -47,7 +47,7 @@ def engine(
     measure: MeasureOptions = MeasureOptions(),
     engine: EngineOptions = EngineOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """Measure loading, prefill and decode of one model, with nothing else running, from an empty prefix cache.
+    """Measure loading, prefill and decode, each from an empty prefix cache, with nothing else running.
 
     Example: ridgeline bench engine --only prefill_512_tok_s,decode_b1_tok_s
 
