@@ -6,7 +6,7 @@ namespace {
 
 // A cell reads about this many bytes of weights (times tokens / 4 if there are more): a few microseconds.
 constexpr int64_t kBytesPerCell = 256 << 10;
-constexpr int64_t kMinChunksPerThread = 3;
+constexpr int64_t kMinChunksPerThread = 2;
 constexpr int64_t kTokensPerTile = 8;
 constexpr int64_t kMaxTokensPerBlock = 64; // whose input stays in the caches
 
