@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.input_processor import InputProcessor, ParsedPrompt
@@ -76,12 +74,18 @@ class RequestStreams:
         scheduled or taken into account may have lost tokens of any request, so all are aborted rather than
         continued with a gap.
         """
-        with self._all_or_none():
+        is_computing = False
+        try:
             scheduler_output = self._engine.schedule()
-        executed = self._engine.execute(scheduler_output)
-        with self._all_or_none():
+            is_computing = True
+            executed = self._engine.execute(scheduler_output)
+            is_computing = False
             for delta in self._output_processor.process(self._engine.commit(executed)):
                 self._inboxes[delta.request_id].append(delta)
+        except BaseException:
+            if not is_computing:
+                self.abort_all()
+            raise
 
     def abort(self, request_id: str) -> None:
         """End a request and forget its deltas; nothing happens when it is over."""
@@ -92,11 +96,3 @@ class RequestStreams:
         """End every request; whoever reads one of them is told."""
         for request_id in list(self._inboxes):
             self.abort(request_id)
-
-    @contextmanager
-    def _all_or_none(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            self.abort_all()
-            raise

@@ -105,7 +105,7 @@ class NativeModel:
         Raises:
             EngineError: an array has a wrong dtype, shape or value, or the model is closed.
         """
-        with _engine_errors():
+        try:  # spelled out: once a step, a context manager is felt
             return self._native.forward(
                 token_ids=arrays["token_ids"],
                 positions=arrays["positions"],
@@ -117,6 +117,8 @@ class NativeModel:
                 kv_cache=arrays["kv_cache"].view(np.uint16),
                 logits=arrays["logits"],
             )
+        except (ValueError, TypeError) as error:
+            raise _engine_error(error) from error
 
     def close(self) -> None:
         """End the threads and free the weights; waits for a step in progress. May be repeated."""
@@ -254,4 +256,8 @@ def _engine_errors() -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError) as error:
-        raise EngineError(str(error).partition("\n")[0]) from error
+        raise _engine_error(error) from error
+
+
+def _engine_error(error: Exception) -> EngineError:
+    return EngineError(str(error).partition("\n")[0])
