@@ -11,14 +11,20 @@ STUB := src/ridgeline/kernels/_native.pyi
 write_stub = $(BIN)/python -m nanobind.stubgen -q -m ridgeline.kernels._native -o $(1) && \
 	$(BIN)/ruff format -q --isolated --line-length 110 $(1)
 
-.PHONY: demo test check unit golden bench format clean model stub sanitize sanitize-thread
+.PHONY: demo test check unit golden bench format clean model stub sanitize sanitize-thread without-sanitizers
 .DELETE_ON_ERROR:
 
 demo: model
 	$(BIN)/ridgeline generate "Why is the sky blue? Answer in two sentences." --max-tokens 96
 
-test: check model
+# The kernel tests under sanitizers are part of it wherever the compiler has them.
+CAN_SANITIZE := $(shell echo 'int main() {}' | $(CXX) -x c++ -fsanitize=address,undefined - -o /dev/null 2>&1 || echo no)
+
+test: check model $(if $(CAN_SANITIZE),without-sanitizers,sanitize)
 	$(BIN)/python -m pytest
+
+without-sanitizers:
+	@echo "$(CXX) has no address sanitizer: the kernel tests run without it"
 
 check: $(VENV)/.tools
 	$(BIN)/ruff check .
