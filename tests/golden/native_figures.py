@@ -1,14 +1,16 @@
 """How near the native executor is to float32: the figures of README.md beside llama.cpp's.
 
-    python native_figures.py MODEL.gguf
+    python native_figures.py MODEL.gguf [TOPIC ...]
 
-The float32 distribution is the reference executor's, which test_model_golden.py holds to transformers'.
+Topics are those of pydoc_data.topics, at most 1,300 tokens of each; without one, the fixture's text. The
+float32 distribution is the reference executor's, which test_model_golden.py holds to transformers'.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import numpy as np
 
@@ -17,10 +19,12 @@ from ridgeline.model.batch import InputBatch
 from ridgeline.model.forward import Forward
 from ridgeline.model.native_forward import NativeForward
 from ridgeline.model.reference_forward import ReferenceForward
-from ridgeline.model.weights import load_weights
+from ridgeline.model.weights import ModelWeights, load_weights
+from ridgeline.tokenizer.gguf_tokenizer import build_tokenizer
 
 FIXTURE = Path(__file__).parent / "fixtures" / "logprobs.npz"
 BLOCK_SIZE = 32
+MAX_TOKENS = 1300
 
 
 def log_softmax(forward: Forward, token_ids: np.ndarray) -> np.ndarray:
@@ -41,21 +45,34 @@ def log_softmax(forward: Forward, token_ids: np.ndarray) -> np.ndarray:
     return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
 
-def main(path: Path) -> None:
-    """Print mean KL, top-1 agreement, the largest margin lost, and perplexities."""
-    weights = load_weights(open_gguf(path))
-    with np.load(FIXTURE) as arrays:
-        token_ids, margins = arrays["token_ids"], arrays["margins"][:-1]
+def report(weights: ModelWeights, name: str, token_ids: np.ndarray) -> None:
+    """Print mean KL, top-1 agreement, the largest margin lost, and perplexity."""
     sizes = {"num_blocks": 64, "block_size": BLOCK_SIZE}
     expected = log_softmax(ReferenceForward(weights, lambda: 0.0, **sizes), token_ids[:-1])
     got = log_softmax(NativeForward(weights, num_threads=2, **sizes), token_ids[:-1])
     agrees = expected.argmax(axis=1) == got.argmax(axis=1)
+    best_two = np.sort(expected, axis=1)[:, -2:]
     rows = np.arange(len(agrees))
     perplexities = [np.exp(-x[rows, token_ids[1:]].mean()) for x in (expected, got)]
-    print(f"mean KL {(np.exp(expected) * (expected - got)).sum(axis=1).mean():.3e}")
-    print(f"top-1 agreement {agrees.mean():.2%}, largest margin lost {margins[~agrees].max():.2f}")
-    print(f"perplexity {perplexities[1]:.3f} ({perplexities[1] / perplexities[0] - 1:+.2%})")
+    divergence = (np.exp(expected) * (expected - got)).sum(axis=1)
+    print(
+        f"{name}: {len(token_ids)} tokens, mean KL {divergence.mean():.2e}, "
+        f"same best token {agrees.mean():.2%}, largest margin lost {np.diff(best_two)[~agrees].max():.2f}, "
+        f"perplexity {perplexities[1]:.3f} ({perplexities[1] / perplexities[0] - 1:+.2%})"
+    )
+
+
+def main(path: Path, names: list[str]) -> None:
+    """Report on the fixture's text, or on topics."""
+    file = open_gguf(path)
+    weights = load_weights(file)
+    if not names:
+        with np.load(FIXTURE) as arrays:
+            report(weights, "identifiers", arrays["token_ids"])
+    tokenizer = build_tokenizer(file.metadata, path=path)
+    for name in names:
+        report(weights, name, np.asarray(tokenizer.encode(topics[name])[:MAX_TOKENS], np.int32))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])
