@@ -92,8 +92,6 @@ class ScriptedExecutor:
         position = request.num_output_tokens
         return script[position] if position < len(script) else EOS
 
-    def warm_up(self) -> None: ...
-
     def close(self) -> None:
         self.closed = True
 

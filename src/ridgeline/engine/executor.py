@@ -14,10 +14,6 @@ class Executor(Protocol):
         """Compute the scheduled tokens and sample where all known tokens are computed."""
         ...
 
-    def warm_up(self) -> None:
-        """Do once what would make the first request slow."""
-        ...
-
     def close(self) -> None:
         """Give back threads and memory; the executor can't be used afterwards."""
         ...

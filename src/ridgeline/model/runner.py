@@ -8,11 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.step import ModelRunnerOutput, ScheduledRequest, SchedulerOutput, TokenLogprobs
-from ridgeline.model.batch import BatchBuilder, InputBatch, LogitsPlan
+from ridgeline.model.batch import BatchBuilder, LogitsPlan
 from ridgeline.model.forward import Forward
 from ridgeline.model.sampler import Sampler
-
-_WARM_UP_TOKENS = 8
 
 
 class ModelRunner:
@@ -47,21 +45,6 @@ class ModelRunner:
             self._rank_prompts(logits, scheduled, plan, prompt_logprobs)
             op_seconds["sample"] += self._now() - started_at_s
         return ModelRunnerOutput(token_ids, logprobs, prompt_logprobs, op_seconds)
-
-    def warm_up(self) -> None:
-        """Compute a few tokens in block 0, which their owner overwrites later."""
-        positions = np.arange(_WARM_UP_TOKENS, dtype=np.int32)
-        self._forward.run(
-            InputBatch(
-                token_ids=np.zeros(_WARM_UP_TOKENS, np.int32),
-                positions=positions,
-                query_start_loc=np.asarray([0, _WARM_UP_TOKENS], np.int32),
-                seq_lens=np.asarray([_WARM_UP_TOKENS], np.int32),
-                block_tables=np.zeros((1, 1), np.int32),
-                block_copies=np.zeros((0, 2), np.int32),
-                logits_rows=positions[-1:],
-            )
-        )
 
     def close(self) -> None:
         """Give back threads and memory."""
