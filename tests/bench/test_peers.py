@@ -131,6 +131,6 @@ def test_a_peer_that_prints_something_else_is_named(tmp_path, printed):
 
 
 def test_the_scripts_are_there():
-    assert {path.name for path in SCRIPTS.glob("*.py")} == {"bench_llama.py", "bench_hf.py"}
+    assert {path.name for path in SCRIPTS.glob("*.py")} == {"bench_llama.py", "bench_hf.py", "peer_record.py"}
     for path in SCRIPTS.glob("*.py"):
         compile(path.read_text(), path.name, "exec")
