@@ -1,0 +1,1 @@
+"""One request told step by step: what each step computed, moved, took, and why."""
