@@ -1,1 +1,1 @@
-"""Seeded workloads: lengths and arrivals of requests; no I/O."""
+"""Seeded workloads: prompts, lengths and arrivals of requests; reads datasets, nothing else."""
