@@ -96,8 +96,8 @@ class FakeServer:
                     await exchange.whole("200 OK", self.routes[request.path](request))
                 else:
                     await exchange.whole("404 Not Found", {"error": {"message": "no such path"}})
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # the client left, or the test is over
         finally:
             writer.close()
 

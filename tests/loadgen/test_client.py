@@ -9,7 +9,7 @@ import pytest
 from tests.loadgen.fake_server import Exchange, Script, answering, chat, completion, running, usage
 
 from ridgeline.loadgen.client import Endpoint, LoadClient, PreparedRequest
-from ridgeline.loadgen.http_client import HttpClient
+from ridgeline.loadgen.http_client import PATIENCE_S, HttpClient
 from ridgeline.metrics.client_record import ClientRecord, Outcome
 
 HANG_GUARD_S = 20
@@ -66,6 +66,24 @@ def test_a_connection_is_used_again() -> None:
 
     assert [r.outcome for r in send(script, count=3)] == [Outcome.OK] * 3
     assert len(ports) == 1
+
+
+def test_the_patience_of_one_exchange_ends_no_other() -> None:
+    """The next answer on a kept connection takes longer than the wait for the last one's end."""
+    records = send(answering(2, first_s=3 * PATIENCE_S), count=3)
+    assert [(r.outcome, len(r.chunks)) for r in records] == [(Outcome.OK, 2)] * 3
+
+
+def test_a_server_that_keeps_the_stream_open_after_done() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.head()
+        await exchange.event(completion("a", finish="stop"))
+        await exchange.event("[DONE]")
+        await asyncio.sleep(60)
+
+    records = send(script, count=2)
+    assert [r.outcome for r in records] == [Outcome.OK] * 2
+    assert all(r.closed_at_s == r.last_event_at_s for r in records)
 
 
 def coalesced(*, per_chunk: bool) -> Script:

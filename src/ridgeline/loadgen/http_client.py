@@ -214,7 +214,8 @@ class _Connection(asyncio.Protocol):
         if not self._is_enough and self._sink.body(body, self._at_s):
             self._is_enough = True
             # The end of the framing is a read away at most: a moment's patience keeps the connection.
-            self._loop.call_later(PATIENCE_S, self._end, None)
+            assert self._ended is not None
+            self._loop.call_later(PATIENCE_S, _settle, self._ended)
 
     def on_message_complete(self) -> None:
         """The end of the answer, from the parser."""
@@ -238,6 +239,11 @@ class _Connection(asyncio.Protocol):
             self._ended.set_result(None)
         else:
             self._ended.set_exception(error)
+
+
+def _settle(ended: asyncio.Future[None]) -> None:
+    if not ended.done():
+        ended.set_result(None)
 
 
 def _short(error: Exception) -> str:
