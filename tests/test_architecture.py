@@ -36,7 +36,7 @@ ROOM_CEILINGS = {
     "model": 1400,
     "engine": 1400,
     "bench": 1900,
-    "loadgen": 2400,
+    "loadgen": 3400,
     "explain": 1600,
     "server": 2600,
     "cli": 2400,

@@ -14,6 +14,7 @@ from ridgeline.bench.keys import DEFAULT_KEYS
 from ridgeline.bench.offline import run_benchmark
 from ridgeline.bench.peers import find_peers
 from ridgeline.bench.results import render_results
+from ridgeline.cli import bench_serve
 from ridgeline.cli.json_output import JsonTarget, check_target, write_json
 from ridgeline.cli.options import EngineOptions, Repeated
 
@@ -37,6 +38,7 @@ def new_app() -> App:
     """The `bench` group."""
     app = App(name="bench", help="Measure speeds.")
     app.command(engine)
+    app.command(bench_serve.serve)
     return app
 
 

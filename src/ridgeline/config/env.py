@@ -13,3 +13,8 @@ def home_dir() -> Path:
         return Path(os.path.expanduser(home))
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "ridgeline"
+
+
+def openai_api_key() -> str | None:
+    """The key for a server under load: `$OPENAI_API_KEY`, mirrored by `--api-key`; None where it is empty."""
+    return os.environ.get("OPENAI_API_KEY") or None

@@ -138,7 +138,9 @@ def _ours(plan: LoadPlan, run: LoadRun, counted: CountedRecords, report: ReportS
     ttfts = [value for record in ok if (value := ttft_s(record)) is not None]
     waits = [value for record in records if (value := lateness_s(record)) is not None]
     is_capped = plan.traffic.max_concurrency is not None
-    reason = invalid_reason(run.dispatch_lateness_s, ttfts, is_capped=is_capped)
+    # Under a cap the wait for a place is the load's own; the generator answers for its part of it only.
+    own_s = run.dispatch_lateness_s if is_capped else waits
+    reason = invalid_reason(own_s, ttfts, is_capped=is_capped)
     how, surplus = chunk_tokens(records)
     return {
         "goodput": _goodput(records, report.slos, window_s),
