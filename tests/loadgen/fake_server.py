@@ -77,10 +77,11 @@ Script = Callable[[Exchange], Awaitable[None]]
 
 @dataclass
 class FakeServer:
-    """Runs `script` for each POST to an OpenAI endpoint; other paths answer from `routes`, or 404."""
+    """Runs `script` for POSTs to OpenAI endpoints; other paths answer from `routes`, `prefixes`, or 404."""
 
     script: Script
     routes: dict[str, Callable[[Request], object]] = field(default_factory=dict)
+    prefixes: dict[str, Callable[[Request], object]] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
     url: str = ""
 
@@ -94,12 +95,17 @@ class FakeServer:
                         break
                 elif request.path in self.routes:
                     await exchange.whole("200 OK", self.routes[request.path](request))
+                elif (route := self._by_prefix(request.path)) is not None:
+                    await exchange.whole("200 OK", route(request))
                 else:
                     await exchange.whole("404 Not Found", {"error": {"message": "no such path"}})
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass  # the client left, or the test is over
         finally:
             writer.close()
+
+    def _by_prefix(self, path: str) -> Callable[[Request], object] | None:
+        return next((route for prefix, route in self.prefixes.items() if path.startswith(prefix)), None)
 
     async def _read(self, reader: asyncio.StreamReader) -> Request | None:
         line = await reader.readline()

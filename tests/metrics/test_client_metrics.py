@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -83,6 +85,13 @@ def test_goodput_counts_all_that_were_sent() -> None:
     assert found.attainment_by_slo == {"ttft": 0.5, "tpot": 0.7}
     assert found.undefined == {"ttft": 0, "tpot": 1}
     assert goodput([], {"ttft": 1.0}, 0.0).attainment is None
+
+
+def test_a_requests_own_limit_goes_before_the_runs() -> None:
+    strict = replace(record((0.4, 1)), slos_s={"ttft": 0.3})
+    assert goodput([record((0.4, 1)), strict], {"ttft": 0.5}, 1.0).num_good == 1
+    alone = goodput([record((0.4, 1)), strict], {}, 1.0)
+    assert (alone.num_good, alone.attainment_by_slo) == (1, {"ttft": 0.5})
 
 
 @given(st.lists(st.floats(0.2, 5), max_size=20), st.floats(0, 5000), st.floats(0, 5000))

@@ -21,6 +21,7 @@ from ridgeline.loadgen.benchmark import LoadPlan, execute_load, plan_load
 from ridgeline.loadgen.codecs import file_codec
 from ridgeline.loadgen.conditions import run_conditions
 from ridgeline.loadgen.console_report import report_lines
+from ridgeline.loadgen.late_tokens import explain_late_tokens
 from ridgeline.loadgen.progress import LoadProgress
 from ridgeline.loadgen.result import ReportSettings, load_result
 from ridgeline.metrics.slo import parse_slos
@@ -115,7 +116,12 @@ def measure(plan: LoadPlan, settings: ReportSettings) -> dict[str, Any]:
     with LoadProgress(len(plan.requests), Console(stderr=True)) as progress:
         run = execute_load(plan, progress.add)
     return load_result(
-        plan, run, settings, encode=_counter(plan.target.tokenizer), conditions=run_conditions(plan.model)
+        plan,
+        run,
+        settings,
+        encode=_counter(plan.target.tokenizer),
+        conditions=run_conditions(plan.model),
+        late_tokens=explain_late_tokens(plan, run, settings.slos),
     )
 
 

@@ -10,6 +10,7 @@ import msgspec
 from ridgeline.errors import ConfigError
 from ridgeline.loadgen.client import PreparedRequest
 from ridgeline.loadgen.settings import TargetSettings
+from ridgeline.metrics.slo import parse_slos
 from ridgeline.workload.load_request import LoadRequest
 
 DEFAULT_OUTPUT_TOKENS = 128
@@ -21,7 +22,7 @@ def prepare_requests(
     """One prepared request each, with ids that no other run has.
 
     Raises:
-        ConfigError: messages for a completions endpoint, token ids for a chat.
+        ConfigError: messages for a completions endpoint, token ids for a chat, an SLO of no known name.
     """
     run_id = uuid.uuid4().hex[:12]
     return [
@@ -30,7 +31,7 @@ def prepare_requests(
             body=msgspec.json.encode(_body(request, target, model=model, ignore_eos=ignore_eos)),
             num_prompt_tokens=request.num_prompt_tokens,
             num_output_tokens=request.num_output_tokens,
-            slos=request.slos,
+            slos_s=parse_slos(f"{name}:{limit_ms}" for name, limit_ms in request.slos.items()),
         )
         for index, request in enumerate(requests)
     ]

@@ -19,7 +19,7 @@ class PreparedRequest:
     body: bytes
     num_prompt_tokens: int | None = None
     num_output_tokens: int | None = None
-    slos: Mapping[str, float] = field(default_factory=dict)
+    slos_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +115,7 @@ def _record(
         finish_reason=stream.finish_reason,
         text=stream.text,
         error=error,
+        slos_s=request.slos_s,
     )
 
 

@@ -13,6 +13,7 @@ _ROWS = (
     ("e2e_ms", "E2E"),
     ("lateness_ms", "lateness"),
 )
+_MAX_LATE_LINES = 12
 _VLLM = (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"), ("e2el", "E2EL"))
 
 
@@ -24,6 +25,7 @@ def report_lines(document: Mapping[str, Any]) -> list[str]:
         *_latency_lines(document),
         *_rate_lines(document),
         *_goodput_lines(document),
+        *_late_lines(document),
         *_note_lines(document),
         *_condition_lines(document),
     ]
@@ -110,6 +112,16 @@ def _goodput_lines(document: Mapping[str, Any]) -> list[str]:
     if undefined:
         passes = ", ".join(f"{name} {count}" for name, count in undefined.items())
         lines.append(f"  passed because undefined: {passes}")
+    return lines
+
+
+def _late_lines(document: Mapping[str, Any]) -> list[str]:
+    late = document.get("late_tokens") or []
+    lines = ["", "latest tokens, and what the server did meanwhile:"] if late else []
+    for each in late[:_MAX_LATE_LINES]:
+        causes = ", ".join(str(cause.get("cause", cause)) for cause in each["causes"]) or "no cause recorded"
+        what = "first token" if each["kind"] == "ttft" else f"token {each['token']}"
+        lines.append(f"  {each['ms']:9.1f} ms  {what} of {each['id']}: {causes}")
     return lines
 
 

@@ -188,7 +188,7 @@ def _summary(values_s: Sequence[float | None]) -> dict[str, object]:
 
 
 def _goodput(records: Sequence[ClientRecord], slos: Mapping[str, float], window_s: float) -> object:
-    if not slos:
+    if not slos and not any(record.slos_s for record in records):
         return None
     found = goodput(records, slos, window_s)
     return {

@@ -50,7 +50,7 @@ def totals(
         "total_input_tokens": inputs,
         "total_output_tokens": outputs,
         "request_throughput": _rate(len(ok), duration_s),
-        "request_goodput": _rate(good, duration_s) if slos else None,
+        "request_goodput": _rate(good, duration_s) if slos or any(r.slos_s for r in records) else None,
         "output_throughput": _rate(outputs, duration_s),
         "total_token_throughput": _rate(inputs + outputs, duration_s),
         "max_output_tokens_per_s": _peak_chunks(ok),
@@ -118,7 +118,7 @@ def probe_keys(probes: Sequence[ClientRecord]) -> dict[str, object]:
 
 def _is_good(record: ClientRecord, slos: Mapping[str, float]) -> bool:
     own = {"ttft": sent_ttft_s(record), "tpot": tpot_s(record), "e2el": sent_e2e_s(record)}
-    for name, limit in slos.items():
+    for name, limit in {**slos, **record.slos_s}.items():
         value = own.get(name)
         if not (meets(record, name, limit) if name not in own else value is None or value <= limit):
             return False

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -39,7 +39,8 @@ class ClientRecord:
     handed to the HTTP client. `chunks` carry tokens; `first_empty_at_s` is the first chunk that carries none
     (a role alone), `last_event_at_s` the last event of any kind, `[DONE]` included, `closed_at_s` the end of
     the stream. `has_chunk_tokens` tells that the server said how many tokens each chunk carries; without it
-    each counts as one. Token counts are the server's usage where it gave one.
+    each counts as one. Token counts are the server's usage where it gave one. `slos_s` are limits of this
+    request alone.
     """
 
     request_id: str
@@ -59,3 +60,4 @@ class ClientRecord:
     finish_reason: str | None = None
     text: str = ""
     error: str | None = None
+    slos_s: Mapping[str, float] = field(default_factory=dict)

@@ -59,10 +59,13 @@ def parse_slos(words: Iterable[str]) -> dict[str, float]:
 
 
 def goodput(records: Sequence[ClientRecord], slos: Mapping[str, float], window_s: float) -> Goodput:
-    """Count the good ones among `records` of all requests sent; `slos` in seconds. A limit itself passes."""
+    """Count the good ones among `records` of all requests sent; `slos` in seconds, a request's own go
+    before them. A limit itself passes.
+    """
     sent = len(records)
     ok = [record for record in records if record.outcome is Outcome.OK]
-    passes = {name: [meets(record, name, limit) for record in ok] for name, limit in slos.items()}
+    names = dict.fromkeys([*slos, *(name for record in records for name in record.slos_s)])
+    passes = {name: [meets(record, name, _limit(record, name, slos)) for record in ok] for name in names}
     num_good = sum(all(each) for each in zip(*passes.values(), strict=True)) if passes else len(ok)
     return Goodput(
         slos_s=dict(slos),
@@ -70,11 +73,15 @@ def goodput(records: Sequence[ClientRecord], slos: Mapping[str, float], window_s
         rate=num_good / window_s if window_s > 0 else None,
         attainment=num_good / sent if sent else None,
         attainment_by_slo={name: sum(each) / sent if sent else None for name, each in passes.items()},
-        undefined={name: sum(SLO_VALUES[name](record) is None for record in ok) for name in slos},
+        undefined={name: sum(SLO_VALUES[name](record) is None for record in ok) for name in names},
     )
 
 
-def meets(record: ClientRecord, name: str, limit_s: float) -> bool:
-    """The request's value is at most the limit, or undefined."""
+def meets(record: ClientRecord, name: str, limit_s: float | None) -> bool:
+    """The request's value is at most the limit, or undefined, or there is no limit for it."""
     value = SLO_VALUES[name](record)
-    return value is None or value <= limit_s
+    return value is None or limit_s is None or value <= limit_s
+
+
+def _limit(record: ClientRecord, name: str, slos: Mapping[str, float]) -> float | None:
+    return record.slos_s.get(name, slos.get(name))

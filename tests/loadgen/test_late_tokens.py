@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from tests.loadgen.fake_server import Request, answering, running
+
+from ridgeline.loadgen.benchmark import execute_load, plan_load
+from ridgeline.loadgen.late_tokens import causes_of, explain_late_tokens, find_late_tokens
+from ridgeline.loadgen.settings import DatasetSettings, TargetSettings, TrafficSettings
+from ridgeline.metrics.client_record import Chunk, ClientRecord, Outcome
+from ridgeline.workload.synthetic import RandomLengths
+
+
+def record(name: str, *at_s: float, slos_s: dict[str, float] | None = None) -> ClientRecord:
+    return ClientRecord(
+        request_id=name,
+        scheduled_at_s=0.0,
+        sent_at_s=0.0,
+        chunks=[Chunk(at, 2) for at in at_s],
+        outcome=Outcome.OK,
+        slos_s=slos_s or {},
+    )
+
+
+def test_the_longest_gaps_and_every_first_token_over_its_limit() -> None:
+    records = [record("a", 0.5, 0.6, 1.6), record("b", 0.1, 0.4), record("c", 0.3, slos_s={"ttft": 0.2})]
+    late = find_late_tokens(records, {"ttft": 0.45}, top=2)
+    assert [(each.request_id, each.token, round(each.seconds, 3)) for each in late] == [
+        ("a", 4, 1.0),
+        ("b", 2, 0.3),
+        ("a", 0, 0.5),
+        ("c", 0, 0.3),
+    ]
+    assert find_late_tokens([record("d")], {"ttft": 0.1}) == []
+
+
+def test_causes_are_those_of_the_token() -> None:
+    document = {"late_tokens": [{"token": 1, "cause": "prefill"}, {"token": 2, "cause": "preempted"}, 3]}
+    assert causes_of(document, 2) == [{"token": 2, "cause": "preempted"}]
+    assert causes_of({"late_tokens": "x"}, 2) == causes_of(None, 2) == []
+
+
+def run_against(server_url: str) -> list | None:
+    dataset = DatasetSettings(num_prompts=2, random=RandomLengths(input_len=4, output_len=3))
+    plan = plan_load(TargetSettings(url=server_url, model="m"), dataset, TrafficSettings())
+    return explain_late_tokens(plan, execute_load(plan), {"ttft": 0.0})
+
+
+def test_a_server_that_tells() -> None:
+    def debug(request: Request) -> object:
+        return {"late_tokens": [{"token": 0, "cause": f"queued: {request.path.rsplit('/', 1)[1][:6]}"}]}
+
+    with running(answering(3)) as server:
+        server.prefixes["/debug/requests/"] = debug
+        late = run_against(server.url)
+    assert late is not None
+    firsts = [each for each in late if each["kind"] == "ttft"]
+    assert len(firsts) == 2
+    assert firsts[0]["causes"] == [{"token": 0, "cause": "queued: bench-"}]
+    assert len(late) == 2 + 4
+
+
+def test_a_server_that_does_not() -> None:
+    with running(answering(3)) as server:
+        assert run_against(server.url) is None
+        assert len([r for r in server.requests if r.path.startswith("/debug")]) == 1
