@@ -9,7 +9,7 @@ from ridgeline.metrics.percentiles import percentile
 
 MAX_LATENESS_S = 0.010
 MAX_LATENESS_SHARE = 0.05
-_WAIT_S = 0.001
+_WAIT_S = 0.005
 
 
 def invalid_reason(
