@@ -47,6 +47,14 @@ def test_a_good_run(tmp_path: Path) -> None:
     assert len({tuple(body["prompt"]) for body in bodies}) == 6
 
 
+def test_the_same_run_by_all_dialects() -> None:
+    with running(answering(3)) as server:
+        done = bench(server.url, *FEW, "--model", "m", "--dialect", "all")
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("TTFT  ", "TPOT  "))]
+    assert {line.split()[1] for line in lines} >= {"ridgeline", "vllm", "sglang", "guidellm", "llama.cpp"}
+
+
 def test_headers_keys_and_bodies() -> None:
     words = ["--model", "m", "--api-key", "secret", "--header", "x-a=1", "--extra-body", '{"temperature": 0}']
     with running(answering(3)) as server:
@@ -130,6 +138,7 @@ def test_ctrl_c_reports_what_was_done() -> None:
         (["--num-prompts", "0"], "num_prompts"),
         (["--url", "ftp://x"], "url"),
         (["--self-timed"], "self_timed"),
+        (["--dialect", "klingon"], "dialect"),
     ],
 )
 def test_a_wrong_option_is_named(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:

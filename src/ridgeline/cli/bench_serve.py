@@ -15,15 +15,18 @@ from ridgeline.cli.json_output import JsonTarget, check_target, write_json
 from ridgeline.cli.load_options import DatasetOptions, TargetOptions, TrafficOptions, Words, name_values
 from ridgeline.cli.main import EXIT_FAILURE, EXIT_INTERRUPTED
 from ridgeline.cli.options import Flag
-from ridgeline.cli.text_files import check_writable, write_text
+from ridgeline.cli.text_files import write_text
 from ridgeline.errors import ConfigError
 from ridgeline.loadgen.benchmark import LoadPlan, execute_load, plan_load
 from ridgeline.loadgen.codecs import file_codec
 from ridgeline.loadgen.conditions import run_conditions
-from ridgeline.loadgen.console_report import report_lines
+from ridgeline.loadgen.console_report import dialect_lines, report_lines
+from ridgeline.loadgen.counts import count_tokens
 from ridgeline.loadgen.late_tokens import explain_late_tokens
 from ridgeline.loadgen.progress import LoadProgress
 from ridgeline.loadgen.result import ReportSettings, load_result
+from ridgeline.metrics.client_record import ClientRecord
+from ridgeline.metrics.dialects import dialect_report
 from ridgeline.metrics.slo import parse_slos
 
 
@@ -52,8 +55,8 @@ class ReportOptions:
     """KEY=VALUE, more keys of the result."""
     label: str | None = None
     """A name of the run."""
-    html: Path | None = None
-    """Write a page with plots to this file."""
+    dialect: str | None = None
+    """Print the run by other definitions: all, vllm, sglang, genai-perf, aiperf, guidellm or llama.cpp."""
 
     def settings(self) -> ReportSettings:
         """The same, checked.
@@ -93,8 +96,9 @@ def serve(
         Write the result as JSON to this file; - prints it in place of the report.
     """
     check_target(json)
-    check_writable(html=report.html)
     settings = report.settings()
+    if report.dialect is not None:
+        dialect_report((), report.dialect)  # an unknown name shows before the run
     times = traffic.settings()
     plan = plan_load(
         target.settings(),
@@ -103,26 +107,30 @@ def serve(
         api_key=target.key,
         ready_timeout_s=target.ready_check_timeout_sec,
     )
-    document = measure(plan, settings)
+    document, records = measure(plan, settings)
     _save(document, report, json)
+    if report.dialect is not None and json != "-":
+        print("\n".join(["", *dialect_lines(dialect_report(records, report.dialect))]))
     if document["interrupted"]:
         raise SystemExit(EXIT_INTERRUPTED)
     if document["failed"]:
         raise SystemExit(EXIT_FAILURE)
 
 
-def measure(plan: LoadPlan, settings: ReportSettings) -> dict[str, Any]:
-    """Run, with progress on a terminal's stderr; the result."""
+def measure(plan: LoadPlan, settings: ReportSettings) -> tuple[dict[str, Any], Sequence[ClientRecord]]:
+    """Run, with progress on a terminal's stderr; the result, and the records it was made of."""
     with LoadProgress(len(plan.requests), Console(stderr=True)) as progress:
         run = execute_load(plan, progress.add)
-    return load_result(
+    encode = _counter(plan.target.tokenizer)
+    document = load_result(
         plan,
         run,
         settings,
-        encode=_counter(plan.target.tokenizer),
+        encode=encode,
         conditions=run_conditions(plan.model),
         late_tokens=explain_late_tokens(plan, run, settings.slos),
     )
+    return document, count_tokens(run.records, encode).records
 
 
 def _save(document: Mapping[str, Any], report: ReportOptions, json: str | None) -> None:

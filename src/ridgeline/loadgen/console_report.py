@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from ridgeline.metrics.dialects import DialectRow
 
 _ROWS = (
     ("ttft_ms", "TTFT"),
@@ -29,6 +31,17 @@ def report_lines(document: Mapping[str, Any]) -> list[str]:
         *_note_lines(document),
         *_condition_lines(document),
     ]
+
+
+def dialect_lines(rows: Sequence[DialectRow]) -> list[str]:
+    """A table of one run by several tools' definitions."""
+    lines = [f"{'':6}{'ms by':12}{'n':>8}{'mean':>10}{'p50':>10}{'p99':>10}  definition"]
+    for row in rows:
+        figures = "".join(
+            _number(None if value is None else 1000 * value) for value in (row.mean_s, row.p50_s, row.p99_s)
+        )
+        lines.append(f"{row.quantity.upper():6}{row.dialect:12}{row.n:8,}{figures}  {row.formula}")
+    return lines
 
 
 def _failure_lines(document: Mapping[str, Any]) -> list[str]:
