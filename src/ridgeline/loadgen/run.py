@@ -61,10 +61,9 @@ class PreciseTimer:
         self._stop = threading.Event()
 
     async def sleep_until(self, at_s: float) -> None:
-        """Return at `at_s` on the loop's clock, at once when that is over."""
+        """Return at `at_s` on the loop's clock, never before; at once when that is over or after `close`."""
         loop = asyncio.get_running_loop()
-        delay_s = at_s - loop.time()
-        if delay_s > 0:
+        while (delay_s := at_s - loop.time()) > 0 and not self._stop.is_set():
             await loop.run_in_executor(None, self._stop.wait, delay_s)
 
     def close(self) -> None:
