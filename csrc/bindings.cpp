@@ -198,5 +198,6 @@ NB_MODULE(_native, m) {
     m.doc() = "Native kernels of ridgeline; called through ridgeline.kernels.ops only.";
     ridgeline::bind_model(m);
     ridgeline::bind_ops(m);
+    ridgeline::bind_machine(m);
     ridgeline::bind_sampling(m);
 }

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "dispatch.h"
+#include "growing_buffer.h"
 #include "ops/batch.h"
 #include "ops/kv_cache.h"
 #include "thread_pool.h"
@@ -61,7 +62,19 @@ KVCache view_cache(const KVArray& array, int64_t head_dim, int64_t block_size);
 Batch view_batch(const Ints& positions, const Ints& query_start_loc, const Ints& seq_lens,
                  const IntTable& block_tables);
 
+// A stored matrix and its panels.
+struct PackedWeight {
+    PackedMatrix matrix;
+    GrowingBuffer<uint8_t> panels;
+};
+
+// Packs a stored matrix; throws ValueError if its type, size or alignment is wrong.
+void pack_stored(const Bytes& data, int type_id, int64_t rows, int64_t cols, PackedWeight& out);
+
 // Single ops, for the tests of the kernels.
 void bind_ops(nb::module_& m);
+
+// Micro-benchmarks, for calibration.
+void bind_machine(nb::module_& m);
 
 } // namespace ridgeline

@@ -13,6 +13,21 @@ namespace ridgeline {
 
 using namespace nb::literals;
 
+void pack_stored(const Bytes& data, int type_id, int64_t rows, int64_t cols, PackedWeight& out) {
+    const int type = find_quant_type(type_id);
+    require(type >= 0, "type_id is not supported");
+    require(cols % kQuantTypes[type].quant_block_size == 0, "columns must be whole quant blocks");
+    require(static_cast<int64_t>(data.size()) == rows * row_size_bytes(static_cast<QuantType>(type), cols),
+            "data has the wrong size");
+    require(reinterpret_cast<uintptr_t>(data.data()) % 4 == 0, "data must be aligned to 4 bytes");
+    out.matrix = plan_panels(static_cast<QuantType>(type), rows, cols);
+    uint8_t* const panels = out.panels.reserve(out.matrix.num_panels() * out.matrix.panel_bytes);
+    out.matrix.data = panels;
+    for (int64_t panel = 0; panel < out.matrix.num_panels(); panel++) {
+        pack_panel(out.matrix, data.data(), panel, panels + panel * out.matrix.panel_bytes);
+    }
+}
+
 namespace {
 
 constexpr int kMaxIsas = 8;
@@ -81,27 +96,6 @@ void bind_quantize16(const FloatRows& x, const Array<int16_t, 2>& q, const Float
         std::copy_n(input.q16 + at * kBlockCols, kBlockCols, q.data() + i * kBlockCols);
         scales.data()[i] = input.scale16[at];
     });
-}
-
-// A stored matrix and its panels.
-struct PackedWeight {
-    PackedMatrix matrix;
-    GrowingBuffer<uint8_t> panels;
-};
-
-void pack_stored(const Bytes& data, int type_id, int64_t rows, int64_t cols, PackedWeight& out) {
-    const int type = find_quant_type(type_id);
-    require(type >= 0, "type_id is not supported");
-    require(cols % kQuantTypes[type].quant_block_size == 0, "columns must be whole quant blocks");
-    require(static_cast<int64_t>(data.size()) == rows * row_size_bytes(static_cast<QuantType>(type), cols),
-            "data has the wrong size");
-    require(reinterpret_cast<uintptr_t>(data.data()) % 4 == 0, "data must be aligned to 4 bytes");
-    out.matrix = plan_panels(static_cast<QuantType>(type), rows, cols);
-    uint8_t* const panels = out.panels.reserve(out.matrix.num_panels() * out.matrix.panel_bytes);
-    out.matrix.data = panels;
-    for (int64_t panel = 0; panel < out.matrix.num_panels(); panel++) {
-        pack_panel(out.matrix, data.data(), panel, panels + panel * out.matrix.panel_bytes);
-    }
 }
 
 void bind_matmul(const Bytes& data, int type_id, const FloatRows& x, const FloatRowsOut& out, int num_threads,

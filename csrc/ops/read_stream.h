@@ -7,7 +7,10 @@
 
 namespace ridgeline {
 
-// The sum of all whole 8-byte words, so that no read can be left out.
+// The sum of the words of all whole pieces of 128 bytes, with one thread.
+uint64_t sum_words(const uint8_t* data, int64_t num_bytes);
+
+// The same with all threads, in chunks of 1 MB, so that no read can be left out.
 uint64_t read_stream(const uint8_t* data, int64_t num_bytes, ThreadPool& pool);
 
 } // namespace ridgeline

@@ -190,6 +190,26 @@ def attention(
     num_threads: int,
     isa: str | None,
 ) -> None: ...
+
+class MachineBench:
+    def __init__(self, num_threads: int, num_bytes: int) -> None: ...
+    def stream(self, num_bytes: int, num_passes: int) -> tuple[float, int]: ...
+    def read_parts(self, part_bytes: int, num_passes: int) -> tuple[float, int]: ...
+    def dispatch(self, num_jobs: int) -> tuple[float, int]: ...
+    def attend(
+        self, head_dim: int, num_rows: int, num_tiles: int, num_passes: int
+    ) -> tuple[float, float]: ...
+    def matmul(
+        self,
+        data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        type_id: int,
+        x: Annotated[
+            NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)
+        ],
+        out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu")],
+        num_passes: int,
+    ) -> float: ...
+
 def available_sampling_isas() -> list[str]: ...
 def read_seconds(
     buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
