@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from ridgeline.config.machine import MemoryLimits, cgroup_folders, memory_limits
+from ridgeline.config.machine import (
+    CpuCache,
+    CpuLimits,
+    MemoryLimits,
+    cgroup_folders,
+    cpu_caches,
+    cpu_quota,
+    memory_limits,
+)
 
 
 def test_this_machine_has_memory_and_its_limits_agree() -> None:
@@ -25,3 +34,46 @@ def test_every_cgroup_above_the_process_is_looked_at() -> None:
     assert cgroup_folders(root, "5:cpu,cpuacct:/x\n7:memory:/y\n")[2:] == [root / "memory" / "y"]
     assert cgroup_folders(root, "0::/../../c\n")[2:] == [root / "c"]
     assert cgroup_folders(root, "") == [root, root / "memory"]
+
+
+def test_the_quota_of_a_cgroup_is_read_in_both_versions(tmp_path: Path) -> None:
+    assert cpu_quota(tmp_path) is None
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert cpu_quota(tmp_path) is None
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    assert cpu_quota(tmp_path) == 1.5
+    (tmp_path / "cpu.max").unlink()
+    (tmp_path / "cpu.cfs_quota_us").write_text("-1\n")
+    (tmp_path / "cpu.cfs_period_us").write_text("100000\n")
+    assert cpu_quota(tmp_path) is None
+    (tmp_path / "cpu.cfs_quota_us").write_text("250000\n")
+    assert cpu_quota(tmp_path) == 2.5
+
+
+def test_the_cgroup_of_the_cpu_controller_is_found() -> None:
+    root = Path("/cg")
+    folders = cgroup_folders(root, "3:cpu,cpuacct:/a\n4:memory:/b\n0::/c\n", "cpu")
+    assert folders[2:] == [root / "cpu,cpuacct" / "a", root / "c"]
+
+
+def test_threads_follow_the_least_limit_and_the_reason_names_it() -> None:
+    limits = CpuLimits(affinity_cores=8, physical_cores=4, quota_cores=1.5)
+    assert limits.num_threads == 1
+    assert limits.reason == "8 CPUs allowed, 4 physical cores, a quota of 1.5 CPUs"
+    assert CpuLimits(1, 4, None).num_threads == 1
+    assert CpuLimits(4, 4, 0.5).num_threads == 1
+    assert "no quota" in CpuLimits(1, 4, None).reason
+
+
+def test_caches_are_counted_once_however_many_cpus_share_them(tmp_path: Path) -> None:
+    for cpu in os.sched_getaffinity(0):
+        for index, (level, kind, size, shared) in enumerate(
+            ((1, "Data", "32K", cpu), (1, "Instruction", "32K", cpu), (3, "Unified", "1024K", "all"))
+        ):
+            folder = tmp_path / f"cpu{cpu}" / "cache" / f"index{index}"
+            folder.mkdir(parents=True)
+            for name, text in (("level", level), ("type", kind), ("size", size), ("shared_cpu_list", shared)):
+                (folder / name).write_text(f"{text}\n")
+    num_cpus = len(os.sched_getaffinity(0))
+    assert cpu_caches(tmp_path) == [CpuCache(1, 32 * 1024, num_cpus), CpuCache(3, 1024 * 1024, 1)]
+    assert cpu_caches(tmp_path / "none") == []

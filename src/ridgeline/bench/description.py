@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from ridgeline import __version__
+from ridgeline.config.machine import cpu_name
 from ridgeline.llm import LLM
 
 
@@ -36,11 +37,6 @@ def describe(llm: LLM) -> dict[str, object]:
         "system": platform.platform(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-
-
-def cpu_name() -> str:
-    """The processor's name, as /proc/cpuinfo has it."""
-    return _cpuinfo("model name") or platform.processor() or platform.machine()
 
 
 def _isa_flags() -> list[str]:

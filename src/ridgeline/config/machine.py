@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,21 @@ class CpuLimits:
         if self.quota_cores is not None:
             limits.append(int(self.quota_cores))
         return max(1, min(limits))
+
+    @property
+    def reason(self) -> str:
+        """Why `num_threads` is what it is."""
+        quota = "no quota" if self.quota_cores is None else f"a quota of {self.quota_cores:g} CPUs"
+        return f"{self.affinity_cores} CPUs allowed, {self.physical_cores} physical cores, {quota}"
+
+
+@dataclass(frozen=True, slots=True)
+class CpuCache:
+    """One level of the CPUs' caches: bytes of each cache, and how many of them this process may use."""
+
+    level: int
+    size_bytes: int
+    num_caches: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,17 +89,49 @@ def memory_limits() -> MemoryLimits:
     )
 
 
-def cgroup_folders(root: Path, own_cgroups: str) -> list[Path]:
-    """The folders whose memory limits bind a process: its own cgroup and all above it.
+def cpu_name() -> str:
+    """The processor's name, as /proc/cpuinfo has it."""
+    for line in (_read(Path("/proc/cpuinfo")) or "").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def cpu_caches(sys_cpu: Path = Path("/sys/devices/system/cpu")) -> list[CpuCache]:
+    """The data caches of the CPUs this process may use, nearest first; empty where the system tells none."""
+    sharers: dict[tuple[int, int], set[str]] = {}
+    for cpu in os.sched_getaffinity(0):
+        for index in sorted((sys_cpu / f"cpu{cpu}" / "cache").glob("index*")):
+            size = _read(index / "size") or ""
+            if _read(index / "type") in ("Data", "Unified") and size.endswith("K") and size[:-1].isdigit():
+                key = int(_read(index / "level") or 0), int(size[:-1]) * 1024
+                sharers.setdefault(key, set()).add(_read(index / "shared_cpu_list") or str(cpu))
+    return [CpuCache(level, size, len(lists)) for (level, size), lists in sorted(sharers.items())]
+
+
+def throttled_periods() -> int | None:
+    """How often a CPU quota has stopped this process's cgroup so far; None where the system does not tell."""
+    counts = [
+        int(line.split()[1])
+        for folder in _own_cpu_cgroups()
+        for line in (_read(folder / "cpu.stat") or "").splitlines()
+        if line.startswith("nr_throttled ")
+    ]
+    return max(counts, default=None)
+
+
+def cgroup_folders(root: Path, own_cgroups: str, controller: str = "memory") -> list[Path]:
+    """The folders whose limits of `controller` bind a process: its own cgroup and all above it.
 
     `own_cgroups` is the text of /proc/self/cgroup. A container that sees only its own cgroup has it at
     `root`.
     """
-    folders = [root, root / "memory"]
+    folders = [root, root / controller]
     for line in own_cgroups.splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        if controllers not in ("", "memory"):
+        if controllers and controller not in controllers.split(","):
             continue
         top = root / controllers if controllers else root
         parts = [part for part in path.split("/") if part and part != ".."]
@@ -115,12 +163,21 @@ def _num_physical_cores(allowed: set[int]) -> int:
     return len(cores)
 
 
+def _own_cpu_cgroups() -> list[Path]:
+    return cgroup_folders(_CGROUP, _read(Path("/proc/self/cgroup")) or "", "cpu")
+
+
 def _quota_cores() -> float | None:
-    quota_v2 = (_read(_CGROUP / "cpu.max") or "").split()
+    return min((q for folder in _own_cpu_cgroups() if (q := cpu_quota(folder)) is not None), default=None)
+
+
+def cpu_quota(folder: Path) -> float | None:
+    """CPUs that one cgroup allows; None where it sets no quota."""
+    quota_v2 = (_read(folder / "cpu.max") or "").split()
     if len(quota_v2) == 2 and quota_v2[0].isdigit():
         return int(quota_v2[0]) / int(quota_v2[1])
-    quota_us = _read(_CGROUP / "cpu/cpu.cfs_quota_us")
-    period_us = _read(_CGROUP / "cpu/cpu.cfs_period_us")
+    quota_us = _read(folder / "cpu.cfs_quota_us")
+    period_us = _read(folder / "cpu.cfs_period_us")
     if quota_us and period_us and quota_us.isdigit() and int(period_us) > 0:
         return int(quota_us) / int(period_us)
     return None
