@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ridgeline.perf.op_prices import OpPrices
+
 
 class Source(StrEnum):
     """Where the figures of a profile come from."""
@@ -47,4 +49,6 @@ class HardwareProfile:
     spread: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     is_stable: bool = True
     notes: Sequence[str] = ()
-    """For a data sheet: where each figure stands."""
+    """For a data sheet: where each figure stands. Of a measurement: what limits or disturbed it."""
+    prices: OpPrices | None = None
+    """What the engine's own ops took here; None where only the ceilings are known."""

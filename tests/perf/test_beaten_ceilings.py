@@ -1,0 +1,53 @@
+"""Real work that beats a ceiling raises it, once, with a note; work too short to measure does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.perf.priced_machine import PROFILE, SHAPE
+
+from ridgeline.perf.beaten_ceilings import BeatenCeiling, beaten_ceilings, raised
+from ridgeline.perf.op_bounds import OpBounds
+from ridgeline.perf.step_shape import StepRow, StepShape
+
+STEP = StepShape((StepRow(500, 400, 1),))
+
+
+def test_the_binding_ceiling_of_a_beaten_op_is_named() -> None:
+    bounds = OpBounds(SHAPE, PROFILE)
+    bound_s, name = bounds.with_ceilings(STEP)["down_proj"]
+    assert name == "matmul Q4_1"
+    assert beaten_ceilings(bounds, STEP, {"down_proj": bound_s / 1.5}) == [
+        BeatenCeiling("matmul Q4_1", "down_proj", pytest.approx(1.5))
+    ]
+    assert beaten_ceilings(bounds, STEP, {"down_proj": bound_s / 1.01}) == []
+    assert beaten_ceilings(bounds, STEP, {"down_proj": 1e-5, "embed": 1e-3}) == []
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "rate"),
+    [
+        ("dram", lambda p: p.dram_bytes_per_s),
+        ("dram", lambda p: p.dram_bytes_per_s_by_threads[2]),
+        ("attention", lambda p: p.attention_flops_per_s),
+        ("matmul Q8_0", lambda p: p.matmul_flops_per_s["Q8_0"][1][1]),
+        ("L3", lambda p: p.caches[0].read_bytes_per_s),
+    ],
+)
+def test_the_largest_factor_raises_a_ceiling_once_and_a_note_says_so(ceiling, rate) -> None:
+    beaten = [BeatenCeiling(ceiling, "o_proj", 1.1), BeatenCeiling(ceiling, "down_proj", 1.3)]
+    after = raised(PROFILE, beaten)
+    assert rate(after) == pytest.approx(1.3 * rate(PROFILE))
+    assert after.notes == ("a note", f"{ceiling} raised by 30%: down_proj of a real step went faster")
+    assert replace(after, notes=PROFILE.notes) != PROFILE
+
+
+def test_nothing_beaten_changes_nothing() -> None:
+    assert raised(PROFILE, []) == PROFILE
+
+
+def test_a_raised_ceiling_is_no_longer_beaten() -> None:
+    seconds = {op: 0.8 * s for op, s in OpBounds(SHAPE, PROFILE).of(STEP).items()}
+    after = raised(PROFILE, beaten_ceilings(OpBounds(SHAPE, PROFILE), STEP, seconds))
+    assert beaten_ceilings(OpBounds(SHAPE, after), STEP, seconds) == []
