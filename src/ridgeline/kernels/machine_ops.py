@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.errors import EngineError
 from ridgeline.formats.quants import QuantType
 from ridgeline.kernels import _native
+
+
+def native_build_id() -> str:
+    """Tells one build of the native module from another: the first digits of its file's SHA-256."""
+    assert _native.__file__ is not None
+    return hashlib.sha256(Path(_native.__file__).read_bytes()).hexdigest()[:12]
 
 
 def read_seconds(buffer: NDArray[np.uint8], num_threads: int) -> float:

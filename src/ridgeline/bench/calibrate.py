@@ -1,0 +1,228 @@
+"""`ridgeline calibrate`: this machine's ceilings, and the prices of the engine's ops on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ridgeline import __version__
+from ridgeline.bench.calibration_steps import LONG_STEPS, SHORT_STEPS
+from ridgeline.bench.cpu_share import others_share, read_cpu
+from ridgeline.bench.machine_ceilings import CeilingRounds, spread_lines
+from ridgeline.bench.op_price_fit import fit_prices
+from ridgeline.bench.synthetic_model import BLOCK_SIZE, EngineStep, SyntheticModel
+from ridgeline.config.machine import cpu_caches, cpu_limits, cpu_name, memory_limits, throttled_periods
+from ridgeline.core.kv_cache_manager import num_blocks_for
+from ridgeline.formats.quants import QUANT_TYPES
+from ridgeline.hub.hardware_store import HardwareKey, load_hardware, save_hardware
+from ridgeline.kernels.machine_ops import native_build_id
+from ridgeline.perf.beaten_ceilings import beaten_ceilings, raised
+from ridgeline.perf.hardware import HardwareProfile
+from ridgeline.perf.hardware_document import document_of_profile, profile_of_document
+from ridgeline.perf.model_shape import LAYER_MATRICES, ModelShape
+from ridgeline.perf.op_bounds import OpBounds
+from ridgeline.perf.step_shape import StepShape
+
+Report = Callable[[str], None]
+
+_MAX_OTHERS_CPU = 0.05
+_LONG_TOKEN_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+_SHORT_TOKEN_COUNTS = (1, 4, 8, 64, 256)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationPlan:
+    """What to measure and for how long.
+
+    Rounds go on while the next one is likely to end before `budget_s`; `engine_runs` are (requests, tokens of
+    each prompt, steps) of a real engine.
+    """
+
+    budget_s: float
+    max_rounds: int
+    steps: Sequence[StepShape]
+    engine_runs: Sequence[tuple[int, int, int]]
+    token_counts: Sequence[int]
+    num_passes: int
+    has_all_formats: bool
+
+
+LONG_PLAN = CalibrationPlan(
+    budget_s=18.5,
+    max_rounds=6,
+    steps=LONG_STEPS,
+    engine_runs=((1, 64, 8), (8, 16, 6), (32, 8, 4)),
+    token_counts=_LONG_TOKEN_COUNTS,
+    num_passes=5,
+    has_all_formats=True,
+)
+SHORT_PLAN = CalibrationPlan(
+    budget_s=2.6,
+    max_rounds=2,
+    steps=SHORT_STEPS,
+    engine_runs=((1, 16, 6), (8, 4, 4)),
+    token_counts=_SHORT_TOKEN_COUNTS,
+    num_passes=3,
+    has_all_formats=False,
+)
+
+
+def default_shape() -> ModelShape:
+    """The shape that prices are measured on unless a model is named: that of SmolLM2-135M in Q4_1."""
+    num_layers = 30
+    types = {name: ("Q4_1",) * num_layers for name in LAYER_MATRICES}
+    return ModelShape(
+        name="smollm2-135m",
+        num_layers=num_layers,
+        hidden_size=576,
+        num_heads=9,
+        num_kv_heads=3,
+        head_dim=64,
+        ffn_size=1536,
+        vocab_size=49152,
+        rope_dim=64,
+        matrix_types={**types, "token_embd": ("Q8_0",)},
+        is_tied=True,
+    )
+
+
+def hardware_key(num_threads: int) -> HardwareKey:
+    """The key of this machine and build with so many threads."""
+    return HardwareKey(
+        cpu=cpu_name(),
+        num_cores=cpu_limits().physical_cores,
+        num_threads=num_threads,
+        build=f"{__version__}-{native_build_id()}",
+    )
+
+
+def calibrate(
+    shape: ModelShape, num_threads: int, plan: CalibrationPlan, *, report: Report = lambda _: None
+) -> HardwareProfile:
+    """Measure in rounds, everything once in each, so that a slow minute slows all of it alike.
+
+    Ceilings are the best of the rounds, prices the median. `report` gets a line per round. The profile's
+    notes name what limited or disturbed the measurement.
+    """
+    started_at_s = time.perf_counter()
+    cpu_before, throttled_before = read_cpu(), throttled_periods()
+    rounds = CeilingRounds(
+        num_threads, cpu_caches(), _formats(shape, plan), plan.token_counts, plan.num_passes
+    )
+    samples: dict[StepShape, list[dict[str, float]]] = {step: [] for step in plan.steps}
+    engine_steps: list[EngineStep] = []
+    with SyntheticModel(shape, num_threads=num_threads, num_blocks=_num_blocks(plan)) as model:
+        for number in range(plan.max_rounds):
+            round_at_s = time.perf_counter()
+            rounds.measure()
+            for step in plan.steps:
+                samples[step].append(model.run(step.rows))
+            for num_requests, num_prompt_tokens, num_steps in plan.engine_runs:
+                engine_steps += model.engine_steps(
+                    num_requests, num_prompt_tokens=num_prompt_tokens, num_steps=num_steps
+                )
+            now_s = time.perf_counter()
+            report(f"round {number + 1}: {now_s - round_at_s:.1f} s")
+            if now_s - started_at_s + (now_s - round_at_s) > plan.budget_s:
+                break
+    notes = [
+        *_limit_notes(num_threads),
+        *_disturbance_notes(throttled_before, others_share(cpu_before, read_cpu())),
+        *spread_lines(rounds.samples, rounds.unsteady()),
+    ]
+    profile = replace(
+        rounds.profile(cpu_name(), memory_limits().machine_bytes),
+        prices=fit_prices(shape, num_threads, samples, engine_steps),
+        notes=tuple(notes),
+    )
+    return _with_step_overhead(_raised_by(shape, profile, samples))
+
+
+def stored_profile(home: Path, num_threads: int) -> HardwareProfile | None:
+    """The profile measured earlier for this machine, thread count and build; None where there is none."""
+    document = load_hardware(hardware_key(num_threads), home)
+    if document is None:
+        return None
+    try:
+        return profile_of_document(document["profile"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def store_profile(home: Path, profile: HardwareProfile) -> Path:
+    """Keep the profile for this machine and build; returns the file."""
+    measured_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    key = hardware_key(profile.num_threads)
+    return save_hardware(key, home, document_of_profile(profile), measured_at=measured_at)
+
+
+def stored_or_short(
+    home: Path, num_threads: int, *, shape: ModelShape | None = None, report: Report = lambda _: None
+) -> HardwareProfile:
+    """The stored profile, or one from the short calibration (≤ 3 s), which is stored then."""
+    profile = stored_profile(home, num_threads)
+    if profile is None:
+        report("measuring this machine for 3 s; `ridgeline calibrate` does it thoroughly")
+        profile = calibrate(shape or default_shape(), num_threads, SHORT_PLAN)
+        store_profile(home, profile)
+    return profile
+
+
+def _formats(shape: ModelShape, plan: CalibrationPlan) -> list[str]:
+    """Those of the model first."""
+    own = list(dict.fromkeys(name for types in shape.matrix_types.values() for name in types))
+    others = [name for name in QUANT_TYPES if name not in own] if plan.has_all_formats else []
+    return own + others
+
+
+def _num_blocks(plan: CalibrationPlan) -> int:
+    ends = [[row.num_computed_tokens + row.num_scheduled_tokens for row in step.rows] for step in plan.steps]
+    ends += [[prompt + steps] * requests for requests, prompt, steps in plan.engine_runs]
+    return max(sum(num_blocks_for(end, BLOCK_SIZE) for end in each) for each in ends)
+
+
+def _limit_notes(num_threads: int) -> list[str]:
+    limits = cpu_limits()
+    notes = [f"{num_threads} threads; {limits.reason}"]
+    if num_threads > limits.num_threads:
+        notes.append(
+            f"{num_threads} threads are more than the {limits.num_threads} that fit here: "
+            "they wait for each other"
+        )
+    return notes
+
+
+def _disturbance_notes(throttled_before: int | None, others_cpu: float) -> list[str]:
+    notes = []
+    throttled = throttled_periods()
+    if throttled is not None and throttled_before is not None and throttled > throttled_before:
+        notes.append(
+            f"the CPU quota stopped this process {throttled - throttled_before} times meanwhile: "
+            "these are ceilings under throttling"
+        )
+    if others_cpu > _MAX_OTHERS_CPU:
+        notes.append(f"other processes took {others_cpu:.0%} of the machine meanwhile")
+    return notes
+
+
+def _raised_by(
+    shape: ModelShape, profile: HardwareProfile, samples: dict[StepShape, list[dict[str, float]]]
+) -> HardwareProfile:
+    bounds = OpBounds(shape, profile)
+    beaten = [
+        each
+        for step, all_seconds in samples.items()
+        for op_seconds in all_seconds
+        for each in beaten_ceilings(bounds, step, op_seconds)
+    ]
+    return raised(profile, beaten)
+
+
+def _with_step_overhead(profile: HardwareProfile) -> HardwareProfile:
+    """A step of one request also among the plain overheads, for models without prices."""
+    assert profile.prices is not None
+    overhead = profile.prices.overhead
+    step_s = overhead.step_s + overhead.request_s + overhead.token_s
+    return replace(profile, overheads_s={**profile.overheads_s, "step": step_s})
