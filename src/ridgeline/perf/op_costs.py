@@ -11,8 +11,8 @@ is worked on while it is still in a thread's own buffer counts when it is stored
 block copies are not counted.
 
 An op includes what the native core books on it (csrc/ops/forward.h): the norm before a product belongs to
-the op that makes its input; `norms` is the one before the head. Symbols: T tokens, R rows of logits,
-L layers, H hidden, F ffn, V vocabulary, Q = heads × d, K = KV heads × d, d head_dim, P = rope_dim / 2.
+the op that makes its input; `norms` is the one before the head. Symbols: H hidden, F ffn, V vocabulary,
+d head_dim, Q = heads × d, K = KV heads × d.
 """
 
 from __future__ import annotations
@@ -146,9 +146,11 @@ def _inputs(model: ModelShape, *names: str) -> list[int]:
 
 
 def _attention_side(model: ModelShape) -> dict[str, OpRates]:
-    """embed: rows of the embedding, RoPE angles, the first norm. qkv_proj: 2 H (Q + 2 K) a layer, biases, q/k
-    norms, RoPE, queries × 1/√d. attention (less what depends on context): 1/sum and Q multiplies. o_proj:
-    2 Q H, the residual, the FFN's norm.
+    """FLOPs per token, and per layer but for embed.
+
+    embed: RoPE angles, the first norm. qkv_proj: 2 H (Q + 2 K), biases, q/k norms, RoPE, queries × 1/√d.
+    attention, less what depends on context: 1/sum of each head and Q multiplies. o_proj: 2 Q H, the
+    residual sum, the FFN's norm.
     """
     layers, hidden, d = model.num_layers, model.hidden_size, model.head_dim
     qkv, pairs = model.q_size + 2 * model.kv_size, model.rope_dim // 2
