@@ -197,7 +197,9 @@ class TokensEmitted:
 class StepFinished:
     """One step: its composition and where its time went.
 
-    `composition` holds (request_id, num_computed_tokens before, num_scheduled_tokens).
+    `composition` holds (request_id, num_computed_tokens before, num_scheduled_tokens). `predicted_op_s` is
+    what each op, and `step_overhead`, was expected to take before the step ran, `bound_op_s` the least that
+    the machine's ceilings allow; None where the machine is not calibrated.
     """
 
     at_s: float
@@ -205,6 +207,8 @@ class StepFinished:
     composition: Sequence[tuple[str, int, int]]
     execute_s: float
     op_seconds: dict[str, float]
+    predicted_op_s: dict[str, float] | None = None
+    bound_op_s: dict[str, float] | None = None
 
 
 Event = (

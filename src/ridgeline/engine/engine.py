@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -13,6 +13,7 @@ from ridgeline.core.step import ModelRunnerOutput, SchedulerOutput, TokenLogprob
 from ridgeline.engine.clock import Clock
 from ridgeline.engine.executor import Executor
 from ridgeline.outputs import FinishReason
+from ridgeline.perf.predict import StepPrediction
 
 
 class EventListener(Protocol):
@@ -62,10 +63,14 @@ class ExecutedStep:
     runner_output: ModelRunnerOutput
     started_at_s: float
     finished_at_s: float
+    prediction: StepPrediction | None = None
 
 
 class Engine:
-    """Runs the step loop over finished parts: a scheduler, an executor, a clock and listeners."""
+    """Runs the step loop over finished parts: a scheduler, an executor, a clock and listeners.
+
+    `forecast` says what a step will take before it runs; None where the machine is not calibrated.
+    """
 
     def __init__(
         self,
@@ -75,12 +80,14 @@ class Engine:
         *,
         recorder: EventRecorder,
         listeners: Sequence[EventListener] = (),
+        forecast: Callable[[SchedulerOutput], StepPrediction] | None = None,
     ) -> None:
         self.scheduler = scheduler
         self._recorder = recorder
         self.clock = clock
         self._executor = executor
         self._listeners = tuple(listeners)
+        self._forecast = forecast
 
     @property
     def has_unfinished_requests(self) -> bool:
@@ -137,8 +144,9 @@ class Engine:
         started_at_s = self.clock.now()
         if not scheduler_output.scheduled:
             return ExecutedStep(scheduler_output, ModelRunnerOutput([], [], []), started_at_s, started_at_s)
+        prediction = self._forecast(scheduler_output) if self._forecast is not None else None
         runner_output = self._executor.execute(scheduler_output)
-        return ExecutedStep(scheduler_output, runner_output, started_at_s, self.clock.now())
+        return ExecutedStep(scheduler_output, runner_output, started_at_s, self.clock.now(), prediction)
 
     def commit(self, step: ExecutedStep) -> list[EngineOutput]:
         """Take a computed step's tokens; returns what it made known, in the order of the batch."""
@@ -181,7 +189,7 @@ def _engine_outputs(step: ExecutedStep) -> list[EngineOutput]:
 
 
 def _step_finished(step: ExecutedStep) -> StepFinished:
-    scheduler_output, finished_at_s = step.scheduler_output, step.finished_at_s
+    scheduler_output, finished_at_s, prediction = step.scheduler_output, step.finished_at_s, step.prediction
     composition = [
         (item.request.request_id, item.num_computed_tokens, item.num_scheduled_tokens)
         for item in scheduler_output.scheduled
@@ -192,4 +200,6 @@ def _step_finished(step: ExecutedStep) -> StepFinished:
         tuple(composition),
         finished_at_s - step.started_at_s,
         step.runner_output.op_seconds,
+        prediction.op_s if prediction is not None else None,
+        prediction.bound_op_s if prediction is not None else None,
     )

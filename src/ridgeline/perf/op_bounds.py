@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ridgeline.perf.hardware import HardwareProfile
 from ridgeline.perf.model_shape import ModelShape
 from ridgeline.perf.op_cost import OpCost
-from ridgeline.perf.op_costs import OpCosts, distinct_kv_bytes
-from ridgeline.perf.step_shape import StepShape
+from ridgeline.perf.op_costs import SOFTMAX_FLOPS, OpCosts, distinct_kv_bytes
+from ridgeline.perf.op_prices import AttentionWork
+from ridgeline.perf.step_shape import StepRow, StepShape
 
 _MATRICES = {
     "qkv_proj": ("q", "k", "v"),
@@ -38,6 +39,7 @@ class OpBounds:
         self._cache_name = last.name if last else "dram"
         self._cache_bytes_per_s = last.read_bytes_per_s if last else profile.dram_bytes_per_s
         self.streamed_bytes = model.weights_bytes
+        self._position_bytes = 2 * model.kv_size * model.kv_itemsize * model.num_layers
 
     def of(self, step: StepShape) -> dict[str, float]:
         """Seconds by op, all layers together."""
@@ -45,30 +47,64 @@ class OpBounds:
 
     def with_ceilings(self, step: StepShape) -> dict[str, tuple[float, str]]:
         """Seconds by op, and the ceiling that sets them: `dram`, a cache, `attention` or `matmul Q4_1`."""
+        costs = self._costs.of(step)
         kv_bytes = distinct_kv_bytes(self._model, step.rows)
         is_cached = self.streamed_bytes + kv_bytes <= self.last_cache_bytes
-        return {
-            op: self._bound(
-                op, cost, step, kv_bytes=kv_bytes if op == "attention" else 0, is_cached=is_cached
-            )
-            for op, cost in self._costs.of(step).items()
-        }
+        bounds = self._row_bounds(costs, step.num_tokens, step.num_logits_rows, is_cached=is_cached)
+        bounds["attention"] = self._attention(costs["attention"].flops, kv_bytes, is_cached=is_cached)
+        return bounds
 
-    def _bound(
-        self, op: str, cost: OpCost, step: StepShape, *, kv_bytes: int, is_cached: bool
-    ) -> tuple[float, str]:
-        streamed = cost.weight_bytes + kv_bytes
+    def is_cached(self, num_positions: int) -> bool:
+        """Whether the last cache holds the weights and the K and V of so many positions."""
+        return self.streamed_bytes + self._position_bytes * num_positions <= self.last_cache_bytes
+
+    def row_ops(self, num_tokens: int, num_logits: int, *, is_cached: bool) -> dict[str, float]:
+        """Seconds of the ops that depend on row counts alone; attention is 0."""
+        costs = self._costs.of(StepShape((StepRow(0, num_tokens, num_logits),)))
+        bounds = self._row_bounds(costs, num_tokens, num_logits, is_cached=is_cached)
+        return {op: bound_s for op, (bound_s, _) in bounds.items()}
+
+    def matrix_terms(self, num_tokens: int) -> tuple[float, float]:
+        """(compute, memory) seconds of all products of a step in which each of its tokens needs logits.
+
+        Memory is read at the bandwidth outside the caches. Their crossing is the ridge batch of decoding.
+        """
+        costs = self._costs.of(StepShape((StepRow(0, num_tokens, num_tokens),)))
+        compute_s = sum(costs[op].flops / self._peak(self._formats[op], num_tokens)[0] for op in MATRIX_OPS)
+        memory_s = sum(costs[op].weight_bytes for op in MATRIX_OPS) / self._profile.dram_bytes_per_s
+        return compute_s, memory_s
+
+    def attention(self, work: AttentionWork, *, is_cached: bool) -> float:
+        """Seconds of attention in a model without windows, from its counts: the same as `of` has."""
+        model = self._model
+        flops_per_layer = model.num_heads * (4 * model.head_dim + SOFTMAX_FLOPS) * (
+            work.num_single_pairs + work.num_group_pairs
+        ) + work.num_tokens * (model.num_heads + model.q_size)
+        kv_bytes = self._position_bytes * (work.num_old_positions + work.num_tokens)
+        return self._attention(model.num_layers * flops_per_layer, kv_bytes, is_cached=is_cached)[0]
+
+    def _attention(self, flops: int, kv_bytes: int, *, is_cached: bool) -> tuple[float, str]:
+        memory = self._memory(kv_bytes, is_cached=is_cached)
+        return max(memory, (flops / self._profile.attention_flops_per_s, "attention"))
+
+    def _memory(self, num_bytes: int, *, is_cached: bool) -> tuple[float, str]:
         if is_cached:
-            memory = streamed / self._cache_bytes_per_s, self._cache_name
-        else:
-            memory = streamed / self._profile.dram_bytes_per_s, "dram"
-        if op == "attention":
-            return max(memory, (cost.flops / self._profile.attention_flops_per_s, "attention"))
-        if op in self._formats:
-            num_rows = step.num_logits_rows if op == "lm_head" else step.num_tokens
-            peak, name = self._peak(self._formats[op], num_rows)
-            return max(memory, (cost.flops / peak, f"matmul {name}"))
-        return max(memory, (cost.activation_bytes / self._cache_bytes_per_s, self._cache_name))
+            return num_bytes / self._cache_bytes_per_s, self._cache_name
+        return num_bytes / self._profile.dram_bytes_per_s, "dram"
+
+    def _row_bounds(
+        self, costs: Mapping[str, OpCost], num_tokens: int, num_logits: int, *, is_cached: bool
+    ) -> dict[str, tuple[float, str]]:
+        bounds = {}
+        for op, cost in costs.items():
+            memory = self._memory(cost.weight_bytes, is_cached=is_cached)
+            if op in self._formats:
+                peak, name = self._peak(self._formats[op], num_logits if op == "lm_head" else num_tokens)
+                bounds[op] = max(memory, (cost.flops / peak, f"matmul {name}"))
+            else:
+                bounds[op] = max(memory, (cost.activation_bytes / self._cache_bytes_per_s, self._cache_name))
+        bounds["attention"] = (0.0, "attention")
+        return bounds
 
     def _peak(self, quant_type: str, num_tokens: int) -> tuple[float, str]:
         """FLOP/s of the format at this many tokens; of the fastest format where it was not measured."""

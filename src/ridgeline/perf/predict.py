@@ -7,7 +7,7 @@ max(FLOPs / peak, bytes / bandwidth): Williams, Waterman & Patterson, Roofline (
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ridgeline.perf.hardware import HardwareProfile
@@ -18,22 +18,25 @@ from ridgeline.perf.op_prices import (
     LOGITS_OPS,
     TOKEN_OPS,
     AttentionPrices,
-    OpPrices,
     attention_terms,
     attention_work,
     curve_seconds,
 )
-from ridgeline.perf.step_shape import StepRow, StepShape
+from ridgeline.perf.step_shape import StepShape
 
 STEP_OVERHEAD = "step_overhead"
 _MAX_REMEMBERED = 4096
 
 
 class StepPrediction(NamedTuple):
-    """`op_s`: seconds of each of `OPS` and of `step_overhead`, the engine's own; `total_s`: their sum."""
+    """`op_s`: seconds of each of `OPS` and of `step_overhead`, the engine's own; `total_s`: their sum.
+
+    `bound_op_s`: the least seconds of each of `OPS` that the machine's ceilings allow.
+    """
 
     op_s: dict[str, float]
     total_s: float
+    bound_op_s: dict[str, float]
 
 
 class Predictor:
@@ -41,67 +44,69 @@ class Predictor:
 
     def __init__(self, model: ModelShape, profile: HardwareProfile) -> None:
         self._model = model
-        self._profile = profile
+        self._step_s = profile.overheads_s.get("step", 0.0)
+        self._num_threads = profile.num_threads
         self._bounds = OpBounds(model, profile)
         prices = profile.prices
         self._prices = prices
-        is_known = prices is None or _same_shape(model, prices.model)
-        self._price_bounds = None if prices is None or is_known else OpBounds(prices.model, profile)
-        self._kv_write_scale = 1.0 if prices is None else model.num_layers / prices.model.num_layers
-        self._rows: dict[tuple[int, int], dict[str, float]] = {}
-        self._kv_bytes = 2 * model.kv_size * model.kv_itemsize * model.num_layers
+        is_same = prices is None or _same_shape(model, prices.model)
+        self._price_bounds = None if prices is None or is_same else OpBounds(prices.model, profile)
+        self._kv_write_s = 0.0
+        if prices is not None:
+            self._kv_write_s = prices.request_kv_write_s * model.num_layers / prices.model.num_layers
+        self._rows: dict[tuple[int, int, bool], tuple[dict[str, float], dict[str, float]]] = {}
 
     def predict(self, step: StepShape) -> StepPrediction:
         """Seconds of a step by op."""
-        if self._prices is None:
-            op_s = self._bounds.of(step)
-            op_s[STEP_OVERHEAD] = self._profile.overheads_s.get("step", 0.0)
+        rows, model = step.rows, self._model
+        work = attention_work(rows, model.num_kv_heads, self._num_threads)
+        is_cached = self._bounds.is_cached(work.num_tokens + work.num_old_positions)
+        known_s, known_bounds = self._row_ops(work.num_tokens, step.num_logits_rows, is_cached)
+        op_s, bound_op_s = known_s.copy(), known_bounds.copy()
+        if model.num_window_layers:
+            bound_op_s["attention"] = self._bounds.of(step)["attention"]
         else:
-            rows = step.rows
-            op_s = self._row_ops(step.num_tokens, step.num_logits_rows).copy()
-            op_s["attention"] = self._attention_s(rows, self._prices)
-            op_s["qkv_proj"] += self._kv_write_scale * self._prices.request_kv_write_s * (len(rows) - 1)
-            overhead = self._prices.overhead
+            bound_op_s["attention"] = self._bounds.attention(work, is_cached=is_cached)
+        prices = self._prices
+        if prices is None:
+            op_s["attention"], op_s[STEP_OVERHEAD] = bound_op_s["attention"], self._step_s
+        else:
+            num_requests, overhead = len(rows), prices.overhead
+            terms = attention_terms(work, model, from_memory=0.0 if is_cached else 1.0)
+            op_s["attention"] = model.num_layers * _priced(prices.attention, terms)
+            op_s["qkv_proj"] += self._kv_write_s * (num_requests - 1)
             op_s[STEP_OVERHEAD] = (
-                overhead.step_s + overhead.request_s * len(rows) + overhead.token_s * step.num_tokens
+                overhead.step_s + overhead.request_s * num_requests + overhead.token_s * work.num_tokens
             )
-        return StepPrediction(op_s, sum(op_s.values()))
+        return StepPrediction(op_s, sum(op_s.values()), bound_op_s)
 
-    def bounds(self, step: StepShape) -> dict[str, float]:
-        """The least seconds of each op that the machine's ceilings allow."""
-        return self._bounds.of(step)
-
-    def _row_ops(self, num_tokens: int, num_logits: int) -> dict[str, float]:
-        """All ops in their order; attention still 0."""
-        known = self._rows.get((num_tokens, num_logits))
+    def _row_ops(
+        self, num_tokens: int, num_logits: int, is_cached: bool
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """(predicted, least) seconds of all ops in their order; those of attention count for nothing."""
+        key = num_tokens, num_logits, is_cached
+        known = self._rows.get(key)
         if known is None:
             if len(self._rows) >= _MAX_REMEMBERED:
                 self._rows.clear()
-            prices = self._prices
-            assert prices is not None
-            known = dict.fromkeys(OPS, 0.0)
-            for op in TOKEN_OPS:
-                known[op] = curve_seconds(prices.curves[op], num_tokens)
-            for op in LOGITS_OPS:
-                known[op] = curve_seconds(prices.curves[op], num_logits)
-            if self._price_bounds is not None:
-                known = self._scaled(known, num_tokens, num_logits)
-            self._rows[num_tokens, num_logits] = known
+            bounds = self._bounds.row_ops(num_tokens, num_logits, is_cached=is_cached)
+            known = self._rows[key] = self._price(num_tokens, num_logits, bounds), bounds
         return known
 
-    def _scaled(self, seconds: Mapping[str, float], num_tokens: int, num_logits: int) -> dict[str, float]:
-        assert self._price_bounds is not None
-        step = StepShape([StepRow(0, num_tokens, num_logits)])
-        here, there = self._bounds.of(step), self._price_bounds.of(step)
-        return {op: s * here[op] / there[op] if there[op] else s for op, s in seconds.items()}
-
-    def _attention_s(self, rows: Sequence[StepRow], prices: OpPrices) -> float:
-        model = self._model
-        work = attention_work(rows, model.num_kv_heads, prices.num_threads)
-        old_bytes = self._kv_bytes * work.num_old_positions
-        is_cached = self._bounds.streamed_bytes + old_bytes <= self._bounds.last_cache_bytes
-        terms = attention_terms(work, model, from_memory=0.0 if is_cached else 1.0)
-        return model.num_layers * _priced(prices.attention, terms)
+    def _price(self, num_tokens: int, num_logits: int, bounds: dict[str, float]) -> dict[str, float]:
+        prices = self._prices
+        if prices is None:
+            return bounds
+        seconds = dict.fromkeys(OPS, 0.0)
+        for op in TOKEN_OPS:
+            seconds[op] = curve_seconds(prices.curves[op], num_tokens)
+        for op in LOGITS_OPS:
+            seconds[op] = curve_seconds(prices.curves[op], num_logits)
+        if self._price_bounds is None:
+            return seconds
+        is_cached = self._price_bounds.is_cached(num_tokens)
+        priced = self._price_bounds.row_ops(num_tokens, num_logits, is_cached=is_cached)
+        return {op: s * bounds[op] / priced[op] if priced[op] else s for op, s in seconds.items()}
 
 
 def predict_step(model: ModelShape, profile: HardwareProfile, step: StepShape) -> StepPrediction:
