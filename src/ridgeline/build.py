@@ -17,12 +17,15 @@ from ridgeline.core.scheduler import Scheduler
 from ridgeline.engine.clock import Clock
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.input_processor import InputProcessor
+from ridgeline.engine.machine_profile import stored_profile
 from ridgeline.engine.output_processor import OutputProcessor
 from ridgeline.engine.request_streams import RequestStreams
+from ridgeline.engine.step_forecast import StepForecast
 from ridgeline.errors import ConfigError, ModelFileError
 from ridgeline.formats.gguf import open_gguf
 from ridgeline.hub.catalogue import CATALOGUE
 from ridgeline.hub.store import resolve_model
+from ridgeline.metrics.drift import DriftWatch
 from ridgeline.metrics.event_log import EventLog
 from ridgeline.model.forward import Forward
 from ridgeline.model.kv_cache import kv_shape
@@ -31,8 +34,11 @@ from ridgeline.model.reference_forward import ReferenceForward
 from ridgeline.model.runner import ModelRunner
 from ridgeline.model.sampler import NativeSampler, ReferenceSampler, Sampler
 from ridgeline.model.weights import ModelWeights, load_weights
+from ridgeline.perf.hardware import HardwareProfile
 from ridgeline.perf.kv_memory import KVShape
 from ridgeline.perf.kv_sizing import KVCacheSettings, KVCacheSize, size_kv_cache
+from ridgeline.perf.model_shape import model_shape_of
+from ridgeline.perf.predict import Predictor
 from ridgeline.tokenizer.gguf_tokenizer import Tokenizer, build_tokenizer
 
 _logger = logging.getLogger("ridgeline")
@@ -41,7 +47,7 @@ _KV_ITEMSIZE = {"native": 2, "reference": 4}
 
 @dataclass(frozen=True, slots=True)
 class EngineParts:
-    """A running engine and what stands around it."""
+    """A running engine and what stands around it; `hardware` is None where the machine is not calibrated."""
 
     config: EngineConfig
     model_path: Path
@@ -57,6 +63,8 @@ class EngineParts:
     request_streams: RequestStreams
     engine: Engine
     event_log: EventLog
+    hardware: HardwareProfile | None
+    drift_watch: DriftWatch
 
     @property
     def kv_block_bytes(self) -> int:
@@ -94,12 +102,15 @@ def build_engine(config: EngineConfig, *, home: Path, clock: Clock) -> EnginePar
         watermark=config.scheduler.watermark,
     )
     event_log = EventLog(config.max_num_events)
+    drift_watch = DriftWatch(lambda drift: _logger.warning("%s", drift))
+    hardware = stored_profile(home, num_threads) if config.executor == "native" else None
     engine = Engine(
         Scheduler(config.scheduler, kv_cache_manager, recorder),
         ModelRunner(forward, _sampler(config, limits, num_threads, clock), clock.now),
         clock,
         recorder=recorder,
-        listeners=[event_log],
+        listeners=[event_log, drift_watch],
+        forecast=_forecast(weights, hardware),
     )
     input_processor = InputProcessor(tokenizer, limits)
     return EngineParts(
@@ -117,6 +128,8 @@ def build_engine(config: EngineConfig, *, home: Path, clock: Clock) -> EnginePar
         request_streams=RequestStreams(engine, input_processor, OutputProcessor(tokenizer, engine)),
         engine=engine,
         event_log=event_log,
+        hardware=hardware,
+        drift_watch=drift_watch,
     )
 
 
@@ -127,6 +140,14 @@ def _forward(
     if config.executor == "reference":
         return ReferenceForward(weights, clock.now, num_blocks=num_blocks, block_size=block_size)
     return NativeForward(weights, num_blocks=num_blocks, block_size=block_size, num_threads=num_threads)
+
+
+def _forecast(weights: ModelWeights, hardware: HardwareProfile | None) -> StepForecast | None:
+    """Predicts steps where the engine's ops have been timed on this machine."""
+    if hardware is None or hardware.prices is None:
+        return None
+    types = {name: tensor.quant_type.name for name, tensor in weights.tensors.items()}
+    return StepForecast(Predictor(model_shape_of(weights.config, types), hardware))
 
 
 def _sampler(config: EngineConfig, limits: EngineLimits, num_threads: int, clock: Clock) -> Sampler:

@@ -10,17 +10,12 @@ import pytest
 from tests.perf.priced_machine import PRICES, PROFILE, SHAPE
 
 from ridgeline.bench import calibrate as calibration
-from ridgeline.bench.calibrate import (
-    CalibrationPlan,
-    calibrate,
-    store_profile,
-    stored_or_short,
-    stored_profile,
-)
+from ridgeline.bench.calibrate import CalibrationPlan, calibrate, stored_or_short
 from ridgeline.bench.calibration_steps import LONG_STEPS, SHORT_STEPS, decode_step, prefill_step
 from ridgeline.bench.machine_ceilings import CeilingRounds, thread_counts
 from ridgeline.bench.op_price_fit import fit_prices, nonnegative_least_squares
 from ridgeline.bench.synthetic_model import EngineStep, SyntheticModel, synthetic_bytes
+from ridgeline.engine.machine_profile import hardware_key, stored_profile
 from ridgeline.formats.quants import QUANT_TYPES
 from ridgeline.hub.hardware_store import hardware_path
 from ridgeline.kernels.dequantize import dequantize
@@ -97,7 +92,7 @@ def test_a_machine_is_measured_stored_and_found(tmp_path: Path, monkeypatch) -> 
     assert Predictor(SHAPE, profile).predict(decode_step(1, 10)).total_s > 0
     assert profile.notes[0].startswith("2 threads; ")
     assert stored_profile(tmp_path, 2) is None
-    path = store_profile(tmp_path, profile)
+    path = calibration.keep(tmp_path, profile)
     assert stored_profile(tmp_path, 2) == profile
     monkeypatch.setattr(calibration, "SHORT_PLAN", TINY_PLAN)
     assert stored_or_short(tmp_path, 2) == profile
@@ -106,7 +101,7 @@ def test_a_machine_is_measured_stored_and_found(tmp_path: Path, monkeypatch) -> 
     assert stored_profile(tmp_path, 2) is None
     assert stored_or_short(tmp_path, 2, shape=SHAPE, report=lines.append).prices is not None
     assert "measuring this machine" in lines[-1]
-    assert hardware_path(calibration.hardware_key(2), tmp_path).read_text() != text
+    assert hardware_path(hardware_key(2), tmp_path).read_text() != text
 
 
 def test_what_disturbed_a_measurement_is_noted(monkeypatch) -> None:

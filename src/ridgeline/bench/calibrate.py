@@ -7,20 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ridgeline import __version__
 from ridgeline.bench.calibration_steps import LONG_STEPS, SHORT_STEPS
 from ridgeline.bench.cpu_share import others_share, read_cpu
-from ridgeline.bench.machine_ceilings import CeilingRounds, spread_lines
+from ridgeline.bench.machine_ceilings import CeilingRounds, unsteady_note
 from ridgeline.bench.op_price_fit import fit_prices
 from ridgeline.bench.synthetic_model import BLOCK_SIZE, EngineStep, SyntheticModel
 from ridgeline.config.machine import cpu_caches, cpu_limits, cpu_name, memory_limits, throttled_periods
 from ridgeline.core.kv_cache_manager import num_blocks_for
+from ridgeline.engine.machine_profile import store_profile, stored_profile
 from ridgeline.formats.quants import QUANT_TYPES
-from ridgeline.hub.hardware_store import HardwareKey, load_hardware, save_hardware
-from ridgeline.kernels.machine_ops import native_build_id
 from ridgeline.perf.beaten_ceilings import beaten_ceilings, raised
 from ridgeline.perf.hardware import HardwareProfile
-from ridgeline.perf.hardware_document import document_of_profile, profile_of_document
 from ridgeline.perf.model_shape import LAYER_MATRICES, ModelShape
 from ridgeline.perf.op_bounds import OpBounds
 from ridgeline.perf.step_shape import StepShape
@@ -88,16 +85,6 @@ def default_shape() -> ModelShape:
     )
 
 
-def hardware_key(num_threads: int) -> HardwareKey:
-    """The key of this machine and build with so many threads."""
-    return HardwareKey(
-        cpu=cpu_name(),
-        num_cores=cpu_limits().physical_cores,
-        num_threads=num_threads,
-        build=f"{__version__}-{native_build_id()}",
-    )
-
-
 def calibrate(
     shape: ModelShape, num_threads: int, plan: CalibrationPlan, *, report: Report = lambda _: None
 ) -> HardwareProfile:
@@ -130,7 +117,7 @@ def calibrate(
     notes = [
         *_limit_notes(num_threads),
         *_disturbance_notes(throttled_before, others_share(cpu_before, read_cpu())),
-        *spread_lines(rounds.samples, rounds.unsteady()),
+        *unsteady_note(rounds.samples, rounds.unsteady()),
     ]
     profile = replace(
         rounds.profile(cpu_name(), memory_limits().machine_bytes),
@@ -140,22 +127,9 @@ def calibrate(
     return _with_step_overhead(_raised_by(shape, profile, samples))
 
 
-def stored_profile(home: Path, num_threads: int) -> HardwareProfile | None:
-    """The profile measured earlier for this machine, thread count and build; None where there is none."""
-    document = load_hardware(hardware_key(num_threads), home)
-    if document is None:
-        return None
-    try:
-        return profile_of_document(document["profile"])
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-def store_profile(home: Path, profile: HardwareProfile) -> Path:
-    """Keep the profile for this machine and build; returns the file."""
-    measured_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    key = hardware_key(profile.num_threads)
-    return save_hardware(key, home, document_of_profile(profile), measured_at=measured_at)
+def keep(home: Path, profile: HardwareProfile) -> Path:
+    """Store the profile with the time of day; returns the file."""
+    return store_profile(home, profile, measured_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
 
 
 def stored_or_short(
@@ -166,7 +140,7 @@ def stored_or_short(
     if profile is None:
         report("measuring this machine for 3 s; `ridgeline calibrate` does it thoroughly")
         profile = calibrate(shape or default_shape(), num_threads, SHORT_PLAN)
-        store_profile(home, profile)
+        keep(home, profile)
     return profile
 
 

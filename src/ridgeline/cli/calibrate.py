@@ -17,6 +17,7 @@ from ridgeline.config.checks import check_at_least
 from ridgeline.config.engine import MAX_NUM_THREADS
 from ridgeline.config.env import home_dir
 from ridgeline.config.machine import cpu_limits
+from ridgeline.engine.machine_profile import hardware_key
 from ridgeline.errors import ConfigError
 from ridgeline.hub.hardware_store import load_hardware
 from ridgeline.perf.hardware import HardwareProfile
@@ -50,9 +51,9 @@ def calibrate(
         calibration.SHORT_PLAN if short else calibration.LONG_PLAN,
         report=lambda line: print(line, file=sys.stderr) if sys.stderr.isatty() else None,
     )
-    path = calibration.store_profile(home_dir(), profile)
+    path = calibration.keep(home_dir(), profile)
     if json is not None:
-        write_json(json, load_hardware(calibration.hardware_key(num_threads), home_dir()))
+        write_json(json, load_hardware(hardware_key(num_threads), home_dir()))
     if json != "-":
         show(profile, path, console)
 
