@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ridgeline import __version__
 from ridgeline.config.machine import cpu_limits, cpu_name
 from ridgeline.hub.hardware_store import HardwareKey, load_hardware, save_hardware
 from ridgeline.kernels.machine_ops import native_build_id
@@ -18,7 +17,7 @@ def hardware_key(num_threads: int) -> HardwareKey:
         cpu=cpu_name(),
         num_cores=cpu_limits().physical_cores,
         num_threads=num_threads,
-        build=f"{__version__}-{native_build_id()}",
+        build=native_build_id(),
     )
 
 
