@@ -30,7 +30,7 @@ ROOM_CEILINGS = {
     "grammar": 600,
     "sampling": 500,
     "metrics": 2600,
-    "perf": 3400,
+    "perf": 4400,
     "workload": 1000,
     "dashboard": 1800,
     "model": 1400,

@@ -62,7 +62,7 @@ def test_another_model_takes_the_ratio_of_the_bounds() -> None:
 
 
 def test_a_heavier_format_takes_longer_where_memory_binds() -> None:
-    slow_memory = replace(PROFILE, dram_bytes_per_s=1e6)
+    slow_memory = replace(PROFILE, dram_bytes_per_s=1e6, caches=())
     heavy = SHAPE.with_weights("F16")
     ratio = predict_step(heavy, slow_memory, DECODE).op_s["down_proj"]
     ratio /= predict_step(SHAPE, slow_memory, DECODE).op_s["down_proj"]

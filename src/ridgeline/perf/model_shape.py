@@ -22,6 +22,13 @@ LAYER_MATRICES: Mapping[str, str] = {
     "down": "ffn_down",
 }
 """A layer's matrices by the name used here; the values are their GGUF names inside `blk.N.`."""
+OP_MATRICES: Mapping[str, tuple[str, ...]] = {
+    "qkv_proj": ("q", "k", "v"),
+    "o_proj": ("o",),
+    "gate_up_proj": ("gate", "up"),
+    "down_proj": ("down",),
+}
+"""The products of a layer by op."""
 F32_BYTES = 4
 
 
@@ -78,6 +85,10 @@ class ModelShape:
         """The quant type of the matrix that makes logits."""
         return self.matrix_types["token_embd" if self.is_tied else "lm_head"][0]
 
+    def op_format(self, op: str) -> str:
+        """The quant type of an op's matrices: of the first of them in the first layer, or of the head."""
+        return self.head_type if op == "lm_head" else self.matrix_types[OP_MATRICES[op][0]][0]
+
     def matrix_shape(self, name: str) -> tuple[int, int]:
         """(rows, columns) of one matrix."""
         shapes = {
@@ -95,12 +106,13 @@ class ModelShape:
 
     def matrix_bytes(self, *names: str) -> int:
         """Stored bytes of these matrices, all layers together: rows × whole quant blocks a row."""
-        total = 0
-        for name in names:
-            rows, cols = self.matrix_shape(name)
-            counts = Counter(self.matrix_types[name])
-            total += sum(rows * QUANT_TYPES[each].size_bytes(cols) * n for each, n in counts.items())
-        return total
+        return sum(sum(self.matrix_bytes_by_type(name).values()) for name in names)
+
+    def matrix_bytes_by_type(self, name: str) -> dict[str, int]:
+        """Stored bytes of one matrix, all layers together, by quant type."""
+        rows, cols = self.matrix_shape(name)
+        counts = Counter(self.matrix_types[name])
+        return {each: rows * QUANT_TYPES[each].size_bytes(cols) * n for each, n in counts.items()}
 
     @property
     def vector_bytes_per_layer(self) -> int:

@@ -6,34 +6,28 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 from ridgeline.perf.hardware import HardwareProfile
-from ridgeline.perf.model_shape import ModelShape
+from ridgeline.perf.model_shape import OP_MATRICES, ModelShape
 from ridgeline.perf.op_cost import OpCost
-from ridgeline.perf.op_costs import SOFTMAX_FLOPS, OpCosts, distinct_kv_bytes
+from ridgeline.perf.op_costs import SOFTMAX_FLOPS, OpCosts, distinct_kv_bytes, spilled_bytes
 from ridgeline.perf.op_prices import AttentionWork
 from ridgeline.perf.step_shape import StepRow, StepShape
 
-_MATRICES = {
-    "qkv_proj": ("q", "k", "v"),
-    "o_proj": ("o",),
-    "gate_up_proj": ("gate", "up"),
-    "down_proj": ("down",),
-}
-MATRIX_OPS = (*_MATRICES, "lm_head")
+MATRIX_OPS = (*OP_MATRICES, "lm_head")
 
 
 class OpBounds:
     """max(FLOPs / peak, bytes / bandwidth) of each op of any step of one model.
 
     Bytes are those that must come from outside the caches: weights and distinct K and V from memory, or from
-    the last cache where all of them fit it. Activations stay in the caches and count at its bandwidth.
+    the last cache where all of them fit it. Activations stay in the caches and count at its bandwidth, but
+    for what one pass makes beyond the last cache's size (see `spilled_bytes`), which counts as memory's.
     """
 
     def __init__(self, model: ModelShape, profile: HardwareProfile) -> None:
         self._model = model
         self._profile = profile
-        self._costs = OpCosts(model)
-        self._formats = {op: model.matrix_types[names[0]][0] for op, names in _MATRICES.items()}
-        self._formats["lm_head"] = model.head_type
+        self.costs = OpCosts(model)
+        self._formats = {op: model.op_format(op) for op in MATRIX_OPS}
         last = max(profile.caches, key=lambda cache: cache.size_bytes, default=None)
         self.last_cache_bytes = last.size_bytes if last else 0
         self._cache_name = last.name if last else "dram"
@@ -47,12 +41,51 @@ class OpBounds:
 
     def with_ceilings(self, step: StepShape) -> dict[str, tuple[float, str]]:
         """Seconds by op, and the ceiling that sets them: `dram`, a cache, `attention` or `matmul Q4_1`."""
-        costs = self._costs.of(step)
+        costs = self.costs.of(step)
         kv_bytes = distinct_kv_bytes(self._model, step.rows)
         is_cached = self.streamed_bytes + kv_bytes <= self.last_cache_bytes
         bounds = self._row_bounds(costs, step.num_tokens, step.num_logits_rows, is_cached=is_cached)
         bounds["attention"] = self._attention(costs["attention"].flops, kv_bytes, is_cached=is_cached)
         return bounds
+
+    def terms(self, step: StepShape) -> dict[str, tuple[float, float]]:
+        """(compute, memory) seconds of each op; the larger is its bound.
+
+        An op that is no product has no compute term but attention; its memory term counts caches too.
+        """
+        costs = self.costs.of(step)
+        kv_bytes = distinct_kv_bytes(self._model, step.rows)
+        is_cached = self.streamed_bytes + kv_bytes <= self.last_cache_bytes
+        terms = {}
+        for op, cost in costs.items():
+            memory_s = self._memory(self._streamed(op, cost), is_cached=is_cached)[0]
+            compute_s = 0.0
+            if op in self._formats:
+                num_rows = step.num_logits_rows if op == "lm_head" else step.num_tokens
+                compute_s = cost.flops / self._peak(self._formats[op], num_rows)[0]
+            elif op == "attention":
+                memory_s = self._memory(kv_bytes, is_cached=is_cached)[0]
+                compute_s = cost.flops / self._profile.attention_flops_per_s
+            else:
+                memory_s = max(memory_s, cost.activation_bytes / self._cache_bytes_per_s)
+            terms[op] = compute_s, memory_s
+        return terms
+
+    def traffic_bytes(self, step: StepShape) -> dict[str, int]:
+        """What each op must take from memory, or from the last cache where everything is in it: weights,
+        distinct K and V (those it has just written among them), activations beyond the cache.
+        """
+        kv_bytes = distinct_kv_bytes(self._model, step.rows)
+        return {
+            op: kv_bytes if op == "attention" else self._streamed(op, cost)
+            for op, cost in self.costs.of(step).items()
+        }
+
+    def _streamed(self, op: str, cost: OpCost) -> int:
+        """Weights, and the activations that spill; where no cache is described none are taken to."""
+        if not self.last_cache_bytes:
+            return cost.weight_bytes
+        return cost.weight_bytes + spilled_bytes(self._model, op, cost, self.last_cache_bytes)
 
     def is_cached(self, num_positions: int) -> bool:
         """Whether the last cache holds the weights and the K and V of so many positions."""
@@ -60,7 +93,7 @@ class OpBounds:
 
     def row_ops(self, num_tokens: int, num_logits: int, *, is_cached: bool) -> dict[str, float]:
         """Seconds of the ops that depend on row counts alone; attention is 0."""
-        costs = self._costs.of(StepShape((StepRow(0, num_tokens, num_logits),)))
+        costs = self.costs.of(StepShape((StepRow(0, num_tokens, num_logits),)))
         bounds = self._row_bounds(costs, num_tokens, num_logits, is_cached=is_cached)
         return {op: bound_s for op, (bound_s, _) in bounds.items()}
 
@@ -69,7 +102,7 @@ class OpBounds:
 
         Memory is read at the bandwidth outside the caches. Their crossing is the ridge batch of decoding.
         """
-        costs = self._costs.of(StepShape((StepRow(0, num_tokens, num_tokens),)))
+        costs = self.costs.of(StepShape((StepRow(0, num_tokens, num_tokens),)))
         compute_s = sum(costs[op].flops / self._peak(self._formats[op], num_tokens)[0] for op in MATRIX_OPS)
         memory_s = sum(costs[op].weight_bytes for op in MATRIX_OPS) / self._profile.dram_bytes_per_s
         return compute_s, memory_s
@@ -97,7 +130,7 @@ class OpBounds:
     ) -> dict[str, tuple[float, str]]:
         bounds = {}
         for op, cost in costs.items():
-            memory = self._memory(cost.weight_bytes, is_cached=is_cached)
+            memory = self._memory(self._streamed(op, cost), is_cached=is_cached)
             if op in self._formats:
                 peak, name = self._peak(self._formats[op], num_logits if op == "lm_head" else num_tokens)
                 bounds[op] = max(memory, (cost.flops / peak, f"matmul {name}"))

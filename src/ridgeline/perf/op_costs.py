@@ -35,6 +35,7 @@ ROPE_FLOPS = 6
 ROPE_ANGLE_FLOPS = 3
 """Position × frequency, sine, cosine."""
 
+_LAYER_OPS = ("qkv_proj", "attention", "o_proj", "gate_up_proj", "down_proj")
 _FLOAT_TYPES = ("F32", "F16", "BF16")
 _SCALE_BLOCK = 32
 
@@ -110,6 +111,16 @@ def distinct_kv_bytes(model: ModelShape, rows: Sequence[StepRow]) -> int:
         for row in rows
     )
     return 2 * model.kv_size * model.kv_itemsize * positions
+
+
+def spilled_bytes(model: ModelShape, op: str, cost: OpCost, cache_bytes: int) -> int:
+    """Of an op's activation bytes those that even the best use of a cache of this size leaves to memory.
+
+    A layer's op reads and writes activation_bytes / layers at a time and the next one reads what it wrote;
+    of those, max(0, that − cache_bytes) can't have stayed. The ops outside the layers run once.
+    """
+    passes = model.num_layers if op in _LAYER_OPS else 1
+    return max(0, cost.activation_bytes - passes * cache_bytes)
 
 
 def total_cost(costs: Mapping[str, OpCost]) -> OpCost:
