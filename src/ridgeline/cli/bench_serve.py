@@ -11,20 +11,21 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 
+from ridgeline.cli.bench_report import run_page
 from ridgeline.cli.json_output import JsonTarget, check_target, write_json
 from ridgeline.cli.load_options import DatasetOptions, TargetOptions, TrafficOptions, Words, name_values
 from ridgeline.cli.main import EXIT_FAILURE, EXIT_INTERRUPTED
 from ridgeline.cli.options import Flag
-from ridgeline.cli.text_files import write_text
+from ridgeline.cli.text_files import check_writable, write_text
 from ridgeline.errors import ConfigError
 from ridgeline.loadgen.benchmark import LoadPlan, execute_load, plan_load
 from ridgeline.loadgen.codecs import file_codec
 from ridgeline.loadgen.conditions import run_conditions
 from ridgeline.loadgen.console_report import dialect_lines, report_lines
 from ridgeline.loadgen.counts import count_tokens
-from ridgeline.loadgen.late_tokens import explain_late_tokens
 from ridgeline.loadgen.progress import LoadProgress
-from ridgeline.loadgen.result import ReportSettings, load_result
+from ridgeline.loadgen.result import ReportSettings, load_result, without_detail
+from ridgeline.loadgen.server_account import ask_server
 from ridgeline.metrics.client_record import ClientRecord
 from ridgeline.metrics.dialects import dialect_report
 from ridgeline.metrics.slo import parse_slos
@@ -55,6 +56,8 @@ class ReportOptions:
     """KEY=VALUE, more keys of the result."""
     label: str | None = None
     """A name of the run."""
+    html: Path | None = None
+    """Write a page with plots of the run to this file."""
     dialect: str | None = None
     """Print the run by other definitions: all, vllm, sglang, genai-perf, aiperf, guidellm or llama.cpp."""
 
@@ -68,7 +71,7 @@ class ReportOptions:
             slos=parse_slos(self.goodput),
             percentile_metrics=[name.strip() for name in self.percentile_metrics.split(",") if name.strip()],
             metric_percentiles=_percentiles(self.metric_percentiles),
-            save_detailed=self.save_detailed,
+            save_detailed=self.save_detailed or self.html is not None,
             metadata=name_values("metadata", self.metadata),
             label=self.label,
         )
@@ -96,6 +99,7 @@ def serve(
         Write the result as JSON to this file; - prints it in place of the report.
     """
     check_target(json)
+    check_writable(html=report.html)
     settings = report.settings()
     if report.dialect is not None:
         dialect_report((), report.dialect)  # an unknown name shows before the run
@@ -128,7 +132,7 @@ def measure(plan: LoadPlan, settings: ReportSettings) -> tuple[dict[str, Any], S
         settings,
         encode=encode,
         conditions=run_conditions(plan.model),
-        late_tokens=explain_late_tokens(plan, run, settings.slos),
+        server=ask_server(plan, run, settings.slos, all_requests=settings.save_detailed),
     )
     return document, count_tokens(run.records, encode).records
 
@@ -136,6 +140,10 @@ def measure(plan: LoadPlan, settings: ReportSettings) -> tuple[dict[str, Any], S
 def _save(document: Mapping[str, Any], report: ReportOptions, json: str | None) -> None:
     if json != "-":
         print("\n".join(report_lines(document)))
+    if report.html is not None:
+        write_text("html", report.html, run_page(report.label or "this run", document))
+    if not report.save_detailed:
+        document = without_detail(document)
     if report.save_result or report.append_result:
         path = report.result_dir / (report.result_filename or _file_name(document))
         text = json_text.dumps(document, ensure_ascii=True, allow_nan=False) + "\n"

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-from urllib.parse import quote
 
-from ridgeline.loadgen.benchmark import LoadPlan
-from ridgeline.loadgen.http_client import HttpClient
-from ridgeline.loadgen.run import LoadRun
-from ridgeline.loadgen.server_facts import ServerFacts
 from ridgeline.metrics.client_metrics import icl_s, ttft_s
 from ridgeline.metrics.client_record import ClientRecord
 
@@ -46,48 +39,9 @@ def find_late_tokens(
     return [*gaps[:top], *sorted(firsts, key=lambda late: late.seconds, reverse=True)]
 
 
-def explain_late_tokens(
-    plan: LoadPlan, run: LoadRun, slos_s: Mapping[str, float]
-) -> list[dict[str, object]] | None:
-    """The late tokens with what `/debug/requests/{id}` says of them; None where the server has no such route.
-
-    To be called outside an event loop.
-    """
-    late = find_late_tokens(run.records, slos_s)
-    documents = asyncio.run(_ask(plan, [each.request_id for each in late])) if late else {}
-    if not documents:
-        return None
-    return [
-        {
-            "id": each.request_id,
-            "kind": "itl" if each.token else "ttft",
-            "token": each.token,
-            "ms": 1000 * each.seconds,
-            "causes": causes_of(documents.get(each.request_id), each.token),
-        }
-        for each in late
-    ]
-
-
 def causes_of(document: object, token: int) -> Sequence[object]:
     """The entries of the server's `late_tokens` list for `token`; empty where it has none for it."""
     entries = document.get("late_tokens") if isinstance(document, dict) else None
     if not isinstance(entries, list):
         return []
     return [entry for entry in entries if isinstance(entry, dict) and entry.get("token") == token]
-
-
-async def _ask(plan: LoadPlan, request_ids: Iterable[str]) -> dict[str, Any]:
-    """The server's documents by request id; nothing more is asked after the first that is not there."""
-    http = HttpClient(plan.target.url)
-    facts = ServerFacts(http, plan.headers)
-    documents: dict[str, Any] = {}
-    try:
-        for request_id in dict.fromkeys(request_ids):
-            document = await facts.ask(f"/debug/requests/{quote(request_id, safe='')}")
-            if not isinstance(document, dict):
-                break
-            documents[request_id] = document
-    finally:
-        await http.close()
-    return documents

@@ -14,8 +14,10 @@ from ridgeline.errors import ConfigError
 from ridgeline.loadgen.benchmark import LoadPlan, describe_prompts
 from ridgeline.loadgen.counts import CountedRecords, chunk_tokens, count_tokens, prompt_mismatch
 from ridgeline.loadgen.run import LoadRun
+from ridgeline.loadgen.server_account import ServerAccount
 from ridgeline.loadgen.validity import invalid_reason, shaped_by
 from ridgeline.loadgen.vllm_keys import (
+    DETAIL_KEYS,
     METRICS,
     detail_keys,
     metric_keys,
@@ -56,9 +58,9 @@ def load_result(
     *,
     encode: Callable[[str], Sequence[int]] | None = None,
     conditions: Mapping[str, object] | None = None,
-    late_tokens: Sequence[Mapping[str, object]] | None = None,
+    server: ServerAccount | None = None,
 ) -> dict[str, Any]:
-    """The document of docs/load-generator.md. `late_tokens` are causes that the server told, if any."""
+    """The document of docs/load-generator.md. `server` is what the server told of its requests, if it did."""
     counted = count_tokens(run.records, encode)
     records = counted.records
     duration_s = run.finished_at_s - run.started_at_s
@@ -71,14 +73,20 @@ def load_result(
     document["latencies"] = [sent_e2e_s(record) for record in records]
     document["queue_times"] = [lateness_s(record) for record in records]
     if report.save_detailed:
-        document |= detail_keys(records)
+        document |= detail_keys(records, server.times if server else {})
     document |= _ours(plan, run, counted, report)
     document["conditions"] = dict(conditions or {})
-    if late_tokens is not None:
-        document["late_tokens"] = list(late_tokens)
+    if server is not None:
+        document["late_tokens"] = list(server.late_tokens)
     if report.save_detailed:
-        document["requests"] = [_request(record) for record in records]
+        document["requests"] = [_request(record, server) for record in records]
     return document
+
+
+def without_detail(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The same without what --save-detailed adds."""
+    left_out = {*DETAIL_KEYS, "requests"}
+    return {name: value for name, value in document.items() if name not in left_out}
 
 
 def _set_up(plan: LoadPlan, run: LoadRun, report: ReportSettings) -> dict[str, Any]:
@@ -234,8 +242,8 @@ def _total(counts: Iterable[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def _request(record: ClientRecord) -> dict[str, object]:
-    return {
+def _request(record: ClientRecord, server: ServerAccount | None) -> dict[str, object]:
+    document: dict[str, object] = {
         "id": record.request_id,
         "scheduled_s": record.scheduled_at_s,
         "sent_s": record.sent_at_s,
@@ -247,4 +255,8 @@ def _request(record: ClientRecord) -> dict[str, object]:
         "finish_reason": record.finish_reason,
         "outcome": record.outcome.value,
         "error": record.error,
+        "server": server.times.get(record.request_id) if server else None,
     }
+    if record.slos_s:
+        document["slo_ms"] = {name: 1000 * limit for name, limit in record.slos_s.items()}
+    return document

@@ -11,6 +11,10 @@ from ridgeline.metrics.client_record import ClientRecord, Outcome
 from ridgeline.metrics.percentiles import percentile
 from ridgeline.metrics.slo import meets
 
+DETAIL_KEYS = (
+    *("input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors"),
+    *("server_queue_times", "server_ttfts"),
+)
 METRICS = ("ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue")
 
 
@@ -88,8 +92,14 @@ def metric_keys(values_s: Mapping[str, Sequence[float]], percentiles: Sequence[f
     return keys
 
 
-def detail_keys(records: Sequence[ClientRecord]) -> dict[str, object]:
-    """Lists with one entry for each request sent; failed ones keep their place, with null for no time."""
+def detail_keys(
+    records: Sequence[ClientRecord], server_times: Mapping[str, Mapping[str, float | None]]
+) -> dict[str, object]:
+    """Lists with one entry for each request sent; failed ones keep their place, with null for no time.
+
+    `server_times`: what the server itself told, by request id.
+    """
+    theirs = [server_times.get(record.request_id, {}) for record in records]
     counts = [(r.num_output_tokens or 0) if r.outcome is Outcome.OK else 0 for r in records]
     return {
         "input_lens": [r.num_prompt_tokens or r.num_requested_prompt_tokens or 0 for r in records],
@@ -99,8 +109,8 @@ def detail_keys(records: Sequence[ClientRecord]) -> dict[str, object]:
         "start_times": [record.sent_at_s for record in records],
         "generated_texts": [record.text for record in records],
         "errors": [record.error or "" for record in records],
-        "server_queue_times": [None] * len(records),
-        "server_ttfts": [None] * len(records),
+        "server_queue_times": [each.get("queue_s") for each in theirs],
+        "server_ttfts": [each.get("ttft_s") for each in theirs],
     }
 
 
