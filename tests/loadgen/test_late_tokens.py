@@ -3,7 +3,8 @@ from __future__ import annotations
 from tests.loadgen.fake_server import Request, answering, running
 
 from ridgeline.loadgen.benchmark import execute_load, plan_load
-from ridgeline.loadgen.late_tokens import causes_of, explain_late_tokens, find_late_tokens
+from ridgeline.loadgen.late_tokens import causes_of, find_late_tokens
+from ridgeline.loadgen.server_account import ServerAccount, ask_server
 from ridgeline.loadgen.settings import DatasetSettings, TargetSettings, TrafficSettings
 from ridgeline.metrics.client_record import Chunk, ClientRecord, Outcome
 from ridgeline.workload.synthetic import RandomLengths
@@ -38,10 +39,10 @@ def test_causes_are_those_of_the_token() -> None:
     assert causes_of({"late_tokens": "x"}, 2) == causes_of(None, 2) == []
 
 
-def run_against(server_url: str) -> list | None:
+def run_against(server_url: str, *, all_requests: bool = False) -> ServerAccount | None:
     dataset = DatasetSettings(num_prompts=2, random=RandomLengths(input_len=4, output_len=3))
     plan = plan_load(TargetSettings(url=server_url, model="m"), dataset, TrafficSettings())
-    return explain_late_tokens(plan, execute_load(plan), {"ttft": 0.0})
+    return ask_server(plan, execute_load(plan), {"ttft": 0.0}, all_requests=all_requests)
 
 
 def test_a_server_that_tells() -> None:
@@ -52,13 +53,25 @@ def test_a_server_that_tells() -> None:
         server.prefixes["/debug/requests/"] = debug
         late = run_against(server.url)
     assert late is not None
-    firsts = [each for each in late if each["kind"] == "ttft"]
+    firsts = [each for each in late.late_tokens if each["kind"] == "ttft"]
     assert len(firsts) == 2
     assert firsts[0]["causes"] == [{"token": 0, "cause": "queued: bench-"}]
-    assert len(late) == 2 + 4
+    assert len(late.late_tokens) == 2 + 4
 
 
 def test_a_server_that_does_not() -> None:
     with running(answering(3)) as server:
-        assert run_against(server.url) is None
-        assert len([r for r in server.requests if r.path.startswith("/debug")]) == 1
+        assert run_against(server.url, all_requests=True) is None
+        assert len([r for r in server.requests if r.path.startswith("/debug")]) <= 3
+
+
+def test_the_servers_own_durations() -> None:
+    known = {"ttft_s": 0.25, "queue_s": 0, "prefill_s": None, "decode_s": "x", "late_tokens": []}
+    with running(answering(3)) as server:
+        server.prefixes["/debug/requests/"] = lambda _: known
+        account = run_against(server.url, all_requests=True)
+    assert account is not None
+    assert (
+        list(account.times.values())
+        == [{"ttft_s": 0.25, "queue_s": 0.0, "prefill_s": None, "decode_s": None}] * 2
+    )

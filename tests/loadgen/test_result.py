@@ -11,7 +11,8 @@ import pytest
 from tests.loadgen.fake_server import Exchange, Script, answering, completion, running
 
 from ridgeline.loadgen.benchmark import execute_load, plan_load
-from ridgeline.loadgen.result import ReportSettings, load_result
+from ridgeline.loadgen.result import ReportSettings, load_result, without_detail
+from ridgeline.loadgen.server_account import ServerAccount
 from ridgeline.loadgen.settings import DatasetSettings, TargetSettings, TrafficSettings
 from ridgeline.metrics.slo import parse_slos
 from ridgeline.workload.synthetic import RandomLengths
@@ -67,6 +68,23 @@ def test_a_good_run_carries_all_keys() -> None:
     assert document["ridgeline"]["ttft_ms"]["p50"] >= 20
     assert document["requests"][0]["outcome"] == "ok"
     assert document["requests"][0]["finish_reason"] == "length"
+
+
+def test_the_servers_own_times_stand_beside_the_clients() -> None:
+    dataset = DatasetSettings(num_prompts=2, random=RandomLengths(input_len=4, output_len=2))
+    with running(answering(2)) as server:
+        plan = plan_load(TargetSettings(url=server.url, model="m"), dataset, TrafficSettings())
+        run = execute_load(plan)
+    first = run.records[0].request_id
+    account = ServerAccount(times={first: {"queue_s": 0.1, "ttft_s": 0.3}})
+    report = ReportSettings(save_detailed=True)
+    document = load_result(plan, run, report, server=account)
+    assert document["server_queue_times"] == [0.1, None]
+    assert document["server_ttfts"] == [0.3, None]
+    assert [each["server"] for each in document["requests"]] == [{"queue_s": 0.1, "ttft_s": 0.3}, None]
+    alone = load_result(plan, run, report)
+    assert alone["server_ttfts"] == [None, None]
+    assert without_detail(alone).keys() == load_result(plan, run, ReportSettings()).keys()
 
 
 def test_details_only_when_asked_for() -> None:

@@ -29,14 +29,16 @@ function draw(id, traces, layout) {
 }
 
 function empty(id, text) {
-  draw(id, [], {height: 120, xaxis: {visible: false}, yaxis: {visible: false}, margin: {l: 8, r: 8, t: 8, b: 8},
-    annotations: [{text, showarrow: false, x: 0, xref: "paper", xanchor: "left", y: 0.5, yref: "paper"}]});
+  const note = {text, showarrow: false, x: 0, xref: "paper", xanchor: "left", y: 0.5, yref: "paper"};
+  draw(id, [], {height: 120, xaxis: {visible: false}, yaxis: {visible: false}, annotations: [note],
+    margin: {l: 8, r: 8, t: 8, b: 8}});
 }
 
 function title(text) { return {text, font: {size: 14}, x: 0, xref: "paper", y: 0.98, yanchor: "top"}; }
 
 function powers(traces, ...others) {
-  const all = [...traces.flatMap(t => t.x), ...others].filter(v => v > 0);
+  // A value in two hundred may lie left of the picture: a few gaps of nothing would squeeze the rest.
+  const all = [...traces.flatMap(t => t.x.filter((_, i) => t.y[i] >= 0.5 || t.x.length < 3)), ...others];
   let low = Infinity, high = -Infinity;
   for (const v of all) { low = Math.min(low, v); high = Math.max(high, v); }
   if (high / low < 4) { const mid = Math.sqrt(low * high); low = mid / 2; high = mid * 2; }
@@ -50,14 +52,15 @@ function cdf(name) {
   const id = "cdf_" + name;
   const drawn = runs.map((run, i) => ({...run.cdf[name], label: run.label, i})).filter(c => c.n);
   if (!drawn.length) return empty(id, `<b>${names[name]}</b>: no request has one`);
-  const traces = drawn.map(c => ({type: "scatter", mode: c.n === 1 ? "markers" : "lines", x: c.x,
-    y: c.y.map(v => 100 * v), line: {shape: "hv", width: 2, color: colour(c.i, runs.length)},
-    marker: {color: colour(c.i, runs.length), size: 8}, name: `${plain(c.label)}, n ${c.n.toLocaleString("en")}`,
+  const traces = drawn.map(c => ({type: "scatter", mode: c.n === 1 ? "markers" : "lines",
+    x: c.x, y: c.y.map(v => 100 * v), line: {shape: "hv", width: 2, color: colour(c.i, runs.length)},
+    marker: {color: colour(c.i, runs.length), size: 8},
+    name: `${plain(c.label)}, n ${c.n.toLocaleString("en")}`,
     hovertemplate: "%{y:.1f} % ≤ %{x:.4~g} ms<extra>" + "%{fullData.name}</extra>"}));
   const limits = [...new Set(runs.map(r => r.slo[slos[name]]).filter(v => v !== undefined && v > 0))];
   const range = powers(traces, ...limits);
-  limits.forEach(limit => traces.push({type: "scatter", mode: "lines+text", x: [limit, limit], y: [0, 100],
-    text: ["", `SLO ${limit} ms `], textposition: "bottom left", textfont: {color: bad()}, showlegend: false,
+  limits.forEach(limit => traces.push({type: "scatter", mode: "lines+text", x: [limit, limit], y: [100, 0],
+    text: ["", ` SLO ${limit} ms`], textposition: "top right", textfont: {color: bad()}, showlegend: false,
     line: {color: bad(), width: 1.5, dash: "dash"}, hoverinfo: "skip"}));
   const rows = Math.ceil(traces.filter(t => t.showlegend !== false).length / 3);
   draw(id, traces, {title: title(`${names[name]}: share at most so late`), height: 330 + 20 * rows,
@@ -68,8 +71,9 @@ function cdf(name) {
 function line(name, key, x, more) {
   const kept = points.filter(p => p[name][key] !== null && x(p) !== null);
   return {type: "scatter", mode: "lines+markers", x: kept.map(x), y: kept.map(p => p[name][key]),
-    name: `${names[name]} ${key.toUpperCase()}`, marker: {size: 7}, customdata: kept.map(p =>
-      `${plain(p.label)}, n ${p[name].n.toLocaleString("en")}${key === "p99" && p[name].low_n ? " (few)" : ""}`),
+    name: `${names[name]} ${key.toUpperCase()}`, marker: {size: 7},
+    customdata: kept.map(p => `${plain(p.label)}, n ${p[name].n.toLocaleString("en")}`
+      + (key === "p99" && p[name].low_n ? " (few)" : "")),
     hovertemplate: "%{customdata}: %{y:.4~g} ms<extra>%{fullData.name}</extra>", ...more};
 }
 
@@ -101,13 +105,14 @@ function goodput() {
     {title: title("Goodput against the rate"), height: 360, margin: {l: 64, r: 64, t: 72, b: 48},
       xaxis: axis("requests/s asked for", {rangemode: "tozero"}),
       yaxis: axis("good requests/s", {rangemode: "tozero"}),
-      yaxis2: axis("% of all sent", {overlaying: "y", side: "right", range: [0, 103], showgrid: false})});
+      yaxis2: axis("% of all sent", {overlaying: "y", side: "right", range: [0, 103], showgrid: false,
+        tickmode: "linear", tick0: 0, dtick: 20})});
 }
 
 function limit(value, end, text) {
   return value === undefined || !(value > 0) ? [] : [{type: "scatter", mode: "lines+text", x: [0, end],
-    y: [value, value], text: ["", text], textposition: "top left", textfont: {color: bad()}, showlegend: false,
-    line: {color: bad(), width: 1.5, dash: "dash"}, hoverinfo: "skip"}];
+    y: [value, value], text: ["", text], textposition: "top left", textfont: {color: bad()},
+    showlegend: false, line: {color: bad(), width: 1.5, dash: "dash"}, hoverinfo: "skip"}];
 }
 
 function ttft(index) {
@@ -119,7 +124,8 @@ function ttft(index) {
       marker: {size: 5, opacity: 0.75, color: colour(0, 2)},
       hovertemplate: "%{text}<br>%{y:.1f} ms, scheduled at %{x:.2f} s<extra></extra>"},
     {type: "scatter", mode: "markers", x: d.failed_t, y: d.failed_ms.map(v => Math.max(v, 0.01)),
-      text: d.failed_why.map(plain), name: `failed (${d.n_failed}): when it ended`, visible: d.n_failed ? true : false,
+      text: d.failed_why.map(plain), name: `failed (${d.n_failed}): when it ended`,
+      visible: d.n_failed > 0,
       marker: {size: 8, symbol: "x-thin", line: {width: 2, color: bad()}, color: bad()},
       hovertemplate: "%{text}<br>ended after %{y:.1f} ms<extra></extra>"},
     ...limit(run.slo.ttft, end, `SLO ${run.slo.ttft} ms`)],
@@ -130,9 +136,12 @@ function ttft(index) {
 function itl(index) {
   const d = runs[index].itl, id = "itl_" + index;
   if (!d.ms.length) return empty(id, "No request has two chunks.");
-  draw(id, [{type: "scatter", mode: "markers", x: d.t, y: d.ms, text: d.id.map(plain), name: "gap",
+  // The shortest in two hundred are drawn at the bottom, or they would squeeze the rest.
+  const low = d.ms.slice().sort((a, b) => a - b)[Math.floor(d.ms.length / 200)];
+  draw(id, [{type: "scatter", mode: "markers", x: d.t, y: d.ms.map(v => Math.max(v, low)),
+    text: d.id.map(plain), name: "gap", customdata: d.ms,
     marker: {size: 4, opacity: 0.5, color: colour(0, 2)},
-    hovertemplate: "%{text}<br>%{y:.2f} ms, at %{x:.2f} s<extra></extra>"}],
+    hovertemplate: "%{text}<br>%{customdata:.2f} ms, at %{x:.2f} s<extra></extra>"}],
     {xaxis: axis("time (s)", {rangemode: "tozero"}), margin: {l: 64, r: 16, t: 12, b: 48},
       yaxis: axis("ms", {type: "log", dtick: "D2", tickformat: "~g", exponentformat: "none"})});
 }
@@ -149,7 +158,7 @@ function gantt(index) {
     rows.forEach((r, i) => { ends[i] += r[key]; });
     return {type: "bar", orientation: "h", y, x: rows.map(r => r[key]), base, name, marker: {color: fill},
       text: rows.map(r => plain(`${r.id}: ${r.text}`)), textposition: "none",
-      customdata: rows.map(r => 1000 * r[key]), visible: rows.some(r => r[key] > 0) ? true : false,
+      customdata: rows.map(r => 1000 * r[key]), visible: rows.some(r => r[key] > 0),
       hovertemplate: "%{text}<br>" + name + " %{customdata:.1f} ms<extra></extra>"};
   });
   draw(id, traces, {barmode: "overlay", bargap: rows.length > 60 ? 0.1 : 0.25,
@@ -161,7 +170,9 @@ function gantt(index) {
 let chosen = 0;
 function showRun(index) {
   chosen = index;
-  document.querySelectorAll("section[data-run]").forEach(s => { s.hidden = s.dataset.run !== String(index); });
+  document.querySelectorAll("section[data-run]").forEach(each => {
+    each.hidden = each.dataset.run !== String(index);
+  });
   ttft(index); itl(index); gantt(index);
 }
 function drawAll() { Object.keys(names).forEach(cdf); tradeoff(); goodput(); showRun(chosen); }

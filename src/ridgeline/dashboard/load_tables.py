@@ -22,9 +22,9 @@ _MAX_LATE_ROWS = 40
 def runs_table(runs: Sequence[LoadPageRun], labels: Sequence[str]) -> str:
     """One row a run: what was asked, what was answered, and the tails."""
     heads = (
-        ("run", "sent", "good", "failed", "requests/s", "output tokens/s", "goodput /s", "attainment")
-        + ("n", "TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99", "lateness P99", "valid")
-    )  # fmt: skip
+        *("run", "sent", "good", "failed", "requests/s", "output tokens/s", "goodput /s", "attainment"),
+        *("n", "TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99", "lateness P99", "valid"),
+    )
     rows = []
     for run, label in zip(runs, labels, strict=True):
         document = run.document
@@ -95,7 +95,7 @@ def late_table(document: Mapping[str, Any]) -> str:
     more = len(late) - len(rows)
     rest = f'<p class="muted">{more:,} more are in the JSON.</p>' if more > 0 else ""
     return f"""<h2>Why the latest tokens were late</h2>
-{_table(("token", "ms", "request", "causes, from the server's event log"), rows)}{rest}"""
+{_table(("token", "ms", "request", "causes, from the server's event log"), rows, "words")}{rest}"""
 
 
 def conditions_table(runs: Sequence[LoadPageRun], labels: Sequence[str]) -> str:
@@ -104,14 +104,16 @@ def conditions_table(runs: Sequence[LoadPageRun], labels: Sequence[str]) -> str:
     names = list(dict.fromkeys(name for column in columns for name in column))
     shared = [name for name in names if len({column.get(name, "–") for column in columns}) == 1]
     apart = [name for name in names if name not in shared]
-    same = _table(("all runs" if len(runs) > 1 else "", ""), [(name, columns[0][name]) for name in shared])
+    same = _table(
+        ("all runs" if len(runs) > 1 else "", ""), [(name, columns[0][name]) for name in shared], "words"
+    )
     if not apart:
         return same
     rows = [
         (label, *(column.get(name, "–") for name in apart))
         for label, column in zip(labels, columns, strict=True)
     ]
-    return f"{_table(('run', *apart), rows)}{same}"
+    return f"{_table(('run', *apart), rows, 'words')}{same}"
 
 
 def _conditions(run: LoadPageRun) -> dict[str, str]:
@@ -161,9 +163,10 @@ def _figure(value: float | None, digits: int = 2) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "figures") -> str:
+    """`kind` is how cells are set: figures to the right, words to the left."""
     head = "".join(f"<th>{html.escape(each)}</th>" for each in heads)
     lines = "".join(
         "<tr>" + "".join(f"<td>{html.escape(str(each))}</td>" for each in row) + "</tr>" for row in rows
     )
-    return f'<div class="wide"><table><tr>{head}</tr>{lines}</table></div>'
+    return f'<div class="wide"><table class="{kind}"><tr>{head}</tr>{lines}</table></div>'

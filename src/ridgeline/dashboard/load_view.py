@@ -132,7 +132,7 @@ def thin_out(values: Sequence[float], limit: int = MAX_POINTS) -> list[int]:
 
 
 def _bars(run: LoadPageRun, started_s: float) -> dict[str, object]:
-    """Requests evenly spaced in their order: client's wait, server's queue where told, first token, decode."""
+    """Requests evenly spaced in their order; the server's queue where it told."""
     records = run.records
     step = max(1, -(-len(records) // MAX_BARS))
     shown = records[::step]

@@ -25,13 +25,15 @@ th:first-child { text-align: left; }
 ADAPTIVE_STYLE = (
     LIGHT_STYLE
     + """
-:root { color-scheme: light dark; --ink: #1a1a1a; --paper: #fff; --quiet: #555; --line: #ddd; --bad: #b3261e; }
+:root { color-scheme: light dark;
+  --ink: #1a1a1a; --paper: #fff; --quiet: #555; --line: #ddd; --bad: #b3261e; }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e6e6e6; --paper: #16181c; --quiet: #a9adb4; --line: #3a3f47; --bad: #ff8a80; }
 }
 body { color: var(--ink); background: var(--paper); } .muted { color: var(--quiet); }
 .scroll, th, td { border-color: var(--line); } .bad { color: var(--bad); font-weight: 600; }
-h2 { margin-top: 26px; font-size: 16px; } .wide { overflow-x: auto; }
+h2 { margin-top: 26px; font-size: 16px; } .wide { overflow-x: auto; margin: 4px 0 10px; }
+td:first-child { white-space: nowrap; } .words th, .words td { text-align: left; }
 .halves { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); gap: 8px 20px; }
 @media (max-width: 800px) { .halves { grid-template-columns: minmax(0, 1fr); } }
 """
