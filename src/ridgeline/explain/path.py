@@ -1,0 +1,82 @@
+"""The path of a request: every second between arrival and last character, booked on one step of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ridgeline.explain.recorder import RunRecord, StepRecord
+from ridgeline.perf.step_shape import StepRow
+
+PATH_STEPS = ("tokenize", "queue", "prefill", "decode", "sample", "detokenize", "unaccounted")
+
+
+@dataclass(slots=True)
+class PathStep:
+    """`seconds` of one step of the path and how often it ran; `parts` says what they went to."""
+
+    step: str
+    seconds: float = 0.0
+    count: int = 0
+    parts: dict[str, float] = field(default_factory=dict)
+
+    def add(self, parts: Mapping[str, float], *, count: int = 1) -> None:
+        """Book `count` runs of it."""
+        self.count += count
+        for name, seconds in parts.items():
+            self.parts[name] = self.parts.get(name, 0.0) + seconds
+            self.seconds += seconds
+
+
+def request_path(run: RunRecord) -> dict[str, PathStep]:
+    """Steps of the path by name, in order.
+
+    queue is the time until the request's first step, and whole steps of others in between. prefill and
+    decode are the request's own steps without sampling: by whether they compute tokens of its prompt (or
+    compute again after a preemption), or one new token. What lies between two recorded instants and is none
+    of these is `unaccounted`: the recorder's own bookkeeping and the loop around the engine.
+    """
+    path = {name: PathStep(name) for name in PATH_STEPS}
+    path["tokenize"].add({"template and encoding": run.tokenized_at_s - run.arrived_at_s})
+    known_at_s = run.tokenized_at_s
+    for step in run.steps:
+        if step.scheduling_at_s >= run.finished_at_s:
+            break
+        if run.request_id not in step.request_ids:
+            path["queue"].add({"steps of others": step.delivered_at_s - known_at_s})
+        else:
+            if not path["queue"].count or not path["prefill"].count:
+                path["queue"].add({"until its first step": step.scheduling_at_s - known_at_s})
+            _book(path, run, step)
+        known_at_s = step.delivered_at_s
+    explained_s = sum(each.seconds for each in path.values())
+    path["unaccounted"].add({"between the instants": run.wall_s - explained_s})
+    return path
+
+
+def is_prefill(run: RunRecord, step: StepRecord) -> bool:
+    """Whether the explained request computes known tokens in this step, or draws the next one from one."""
+    row = _row(run, step)
+    return row.num_computed_tokens < run.num_prompt_tokens or row.num_scheduled_tokens > 1
+
+
+def _book(path: dict[str, PathStep], run: RunRecord, step: StepRecord) -> None:
+    sample_s = step.op_seconds.get("sample", 0.0)
+    forward_s = sum(step.op_seconds.values()) - sample_s
+    executed_s = step.finished_at_s - step.started_at_s
+    path["prefill" if is_prefill(run, step) else "decode"].add(
+        {
+            "scheduling": step.scheduled_at_s - step.scheduling_at_s,
+            "forward pass": forward_s,
+            "arrays for it, and back": executed_s - forward_s - sample_s,
+            "taking the result": step.committed_at_s - step.finished_at_s,
+        }
+    )
+    count = int(_row(run, step).num_logits_rows > 0)
+    path["sample"].add({"choosing the token": sample_s}, count=count)
+    text_s = step.delivered_at_s - step.committed_at_s
+    path["detokenize"].add({"text and stop strings": text_s}, count=count)
+
+
+def _row(run: RunRecord, step: StepRecord) -> StepRow:
+    return step.shape.rows[list(step.request_ids).index(run.request_id)]
