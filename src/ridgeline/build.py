@@ -37,7 +37,7 @@ from ridgeline.model.weights import ModelWeights, load_weights
 from ridgeline.perf.hardware import HardwareProfile
 from ridgeline.perf.kv_memory import KVShape
 from ridgeline.perf.kv_sizing import KVCacheSettings, KVCacheSize, size_kv_cache
-from ridgeline.perf.model_shape import model_shape_of
+from ridgeline.perf.model_shape import ModelShape, model_shape_of
 from ridgeline.perf.predict import Predictor
 from ridgeline.tokenizer.gguf_tokenizer import Tokenizer, build_tokenizer
 
@@ -53,6 +53,7 @@ class EngineParts:
     model_path: Path
     model_name: str
     model: ModelConfig
+    model_shape: ModelShape
     weights_bytes: int
     weights_format: str
     kv_shape: KVShape
@@ -89,28 +90,23 @@ def build_engine(config: EngineConfig, *, home: Path, clock: Clock) -> EnginePar
             f"{tokenizer.vocab_size} tokens, but {weights.config.vocab_size} rows of embedding",
             "download or convert it again",
         )
-    shape = kv_shape(weights.config, itemsize=_KV_ITEMSIZE[config.executor])
+    kv_itemsize = _KV_ITEMSIZE[config.executor]
+    shape = kv_shape(weights.config, itemsize=kv_itemsize)
+    model_shape = _model_shape(weights, kv_itemsize)
     limits = _limits(config, weights.config, shape)
     num_threads = config.num_threads or cpu_limits().num_threads
     forward = _forward(config, weights, limits, num_threads, clock)
     recorder = EventRecorder()
-    kv_cache_manager = KVCacheManager(
-        BlockPool(limits.num_blocks),
-        config.block_size,
-        recorder,
-        prefix_cache=PrefixCache(config.block_size) if config.enable_prefix_caching else None,
-        watermark=config.scheduler.watermark,
-    )
     event_log = EventLog(config.max_num_events)
     drift_watch = DriftWatch(lambda drift: _logger.warning("%s", drift))
     hardware = stored_profile(home, num_threads) if config.executor == "native" else None
     engine = Engine(
-        Scheduler(config.scheduler, kv_cache_manager, recorder),
+        Scheduler(config.scheduler, _kv_cache_manager(config, limits, recorder), recorder),
         ModelRunner(forward, _sampler(config, limits, num_threads, clock), clock.now),
         clock,
         recorder=recorder,
         listeners=[event_log, drift_watch],
-        forecast=_forecast(weights, hardware),
+        forecast=_forecast(model_shape, hardware),
     )
     input_processor = InputProcessor(tokenizer, limits)
     return EngineParts(
@@ -118,6 +114,7 @@ def build_engine(config: EngineConfig, *, home: Path, clock: Clock) -> EnginePar
         model_path=path,
         model_name=config.model if config.model in CATALOGUE else path.stem,
         model=weights.config,
+        model_shape=model_shape,
         weights_bytes=weights.stored_bytes,
         weights_format=weights.main_format,
         kv_shape=shape,
@@ -133,6 +130,16 @@ def build_engine(config: EngineConfig, *, home: Path, clock: Clock) -> EnginePar
     )
 
 
+def _kv_cache_manager(config: EngineConfig, limits: EngineLimits, recorder: EventRecorder) -> KVCacheManager:
+    return KVCacheManager(
+        BlockPool(limits.num_blocks),
+        config.block_size,
+        recorder,
+        prefix_cache=PrefixCache(config.block_size) if config.enable_prefix_caching else None,
+        watermark=config.scheduler.watermark,
+    )
+
+
 def _forward(
     config: EngineConfig, weights: ModelWeights, limits: EngineLimits, num_threads: int, clock: Clock
 ) -> Forward:
@@ -142,12 +149,16 @@ def _forward(
     return NativeForward(weights, num_blocks=num_blocks, block_size=block_size, num_threads=num_threads)
 
 
-def _forecast(weights: ModelWeights, hardware: HardwareProfile | None) -> StepForecast | None:
+def _model_shape(weights: ModelWeights, kv_itemsize: int) -> ModelShape:
+    types = {name: tensor.quant_type.name for name, tensor in weights.tensors.items()}
+    return model_shape_of(weights.config, types, kv_itemsize=kv_itemsize)
+
+
+def _forecast(model: ModelShape, hardware: HardwareProfile | None) -> StepForecast | None:
     """Predicts steps where the engine's ops have been timed on this machine."""
     if hardware is None or hardware.prices is None:
         return None
-    types = {name: tensor.quant_type.name for name, tensor in weights.tensors.items()}
-    return StepForecast(Predictor(model_shape_of(weights.config, types), hardware))
+    return StepForecast(Predictor(model, hardware))
 
 
 def _sampler(config: EngineConfig, limits: EngineLimits, num_threads: int, clock: Clock) -> Sampler:

@@ -6,7 +6,7 @@ from cyclopts import App
 from rich.console import Console
 
 from ridgeline import __version__
-from ridgeline.cli import bench, calibrate, chat, generate, kv, models, plan, pull
+from ridgeline.cli import bench, calibrate, chat, explain, generate, kv, models, plan, pull
 
 
 def new_app() -> App:
@@ -24,6 +24,7 @@ def new_app() -> App:
     app.command(models.new_app())
     app.command(generate.generate)
     app.command(chat.chat)
+    app.command(explain.explain)
     app.command(plan.plan)
     app.command(calibrate.calibrate)
     app.command(kv.new_app())

@@ -38,20 +38,27 @@ def request_path(run: RunRecord) -> dict[str, PathStep]:
     """
     path = {name: PathStep(name) for name in PATH_STEPS}
     path["tokenize"].add({"template and encoding": run.tokenized_at_s - run.arrived_at_s})
-    known_at_s = run.tokenized_at_s
+    queued_from_s, has_run = run.tokenized_at_s, False
     for step in run.steps:
         if step.scheduling_at_s >= run.finished_at_s:
             break
         if run.request_id not in step.request_ids:
-            path["queue"].add({"steps of others": step.delivered_at_s - known_at_s})
+            path["queue"].add({"steps of others": step.delivered_at_s - queued_from_s})
         else:
-            if not path["queue"].count or not path["prefill"].count:
-                path["queue"].add({"until its first step": step.scheduling_at_s - known_at_s})
+            if not has_run:
+                path["queue"].add({"until its first step": step.scheduling_at_s - queued_from_s})
+            has_run = True
             _book(path, run, step)
-        known_at_s = step.delivered_at_s
+        queued_from_s = step.delivered_at_s
     explained_s = sum(each.seconds for each in path.values())
     path["unaccounted"].add({"between the instants": run.wall_s - explained_s})
     return path
+
+
+def own_steps(run: RunRecord, name: str) -> list[StepRecord]:
+    """The steps of the run that the path books on `prefill` or on `decode`."""
+    own = [step for step in run.steps if run.request_id in step.request_ids]
+    return [step for step in own if is_prefill(run, step) == (name == "prefill")]
 
 
 def is_prefill(run: RunRecord, step: StepRecord) -> bool:
@@ -66,9 +73,9 @@ def _book(path: dict[str, PathStep], run: RunRecord, step: StepRecord) -> None:
     executed_s = step.finished_at_s - step.started_at_s
     path["prefill" if is_prefill(run, step) else "decode"].add(
         {
-            "scheduling": step.scheduled_at_s - step.scheduling_at_s,
+            "choosing what to compute": step.scheduled_at_s - step.scheduling_at_s,
             "forward pass": forward_s,
-            "arrays for it, and back": executed_s - forward_s - sample_s,
+            "forecast, arrays and calls": executed_s - forward_s - sample_s,
             "taking the result": step.committed_at_s - step.finished_at_s,
         }
     )

@@ -101,7 +101,10 @@ class Recorder:
         steps: list[StepRecord] = []
         finished_at_s = tokenized_at_s
         while engine.has_unfinished_requests:
-            steps.append(self._step(output_processor, whole))
+            step = self._step(output_processor, whole)
+            if step is None:
+                continue
+            steps.append(step)
             if whole.finished and finished_at_s == tokenized_at_s:
                 finished_at_s = steps[-1].delivered_at_s
         return RunRecord(
@@ -115,8 +118,8 @@ class Recorder:
             output=whole,
         )
 
-    def _step(self, output_processor: OutputProcessor, whole: RequestOutput) -> StepRecord:
-        """One step; appends to `whole` what it made known of the explained request."""
+    def _step(self, output_processor: OutputProcessor, whole: RequestOutput) -> StepRecord | None:
+        """One step, None when nothing was scheduled; `whole` takes what it made known of its request."""
         now, engine = self._engine.clock.now, self._engine
         scheduling_at_s = now()
         scheduler_output = engine.schedule()
@@ -129,13 +132,16 @@ class Recorder:
         for delta in output_processor.process(outputs):
             if delta.request_id == whole.request_id:
                 whole.extend(delta)
+        delivered_at_s = now()
+        if not shape.rows:
+            return None
         return StepRecord(
             scheduling_at_s=scheduling_at_s,
             scheduled_at_s=scheduled_at_s,
             started_at_s=executed.started_at_s,
             finished_at_s=executed.finished_at_s,
             committed_at_s=committed_at_s,
-            delivered_at_s=now(),
+            delivered_at_s=delivered_at_s,
             request_ids=[item.request.request_id for item in scheduler_output.scheduled],
             shape=shape,
             num_blocks=num_blocks,

@@ -87,9 +87,9 @@ _STEPS = (
     VllmStep(
         step="sample",
         where="worker, on the device, in the same step",
-        how="Logits are made for the rows that need them; penalties, masks and temperature are applied to all "
-        "rows at once. Greedy rows take the largest logit, random ones the largest after Gumbel noise; the "
-        "ids are copied to the host while the next step is prepared.",
+        how="Logits are made for the rows that need them; penalties, masks and temperature are applied to "
+        "all rows at once. Greedy rows take the largest logit, random ones the largest after Gumbel noise; "
+        "the ids are copied to the host while the next step is prepared.",
         sources=(
             ("vllm/v1/worker/gpu/model_runner.py", "GPUModelRunner.sample_tokens"),
             ("vllm/v1/worker/gpu/sample/sampler.py", "Sampler.sample"),
@@ -100,9 +100,9 @@ _STEPS = (
     VllmStep(
         step="detokenize",
         where="engine core process → ZeroMQ socket → API server process, one task of the event loop",
-        how="Token ids of a step travel together; one loop in the API server decodes them request by request, "
-        "looks for stop strings (and aborts in the engine what they end) and hands text to each stream, "
-        "pausing between slices of the batch to let other work on the event loop run.",
+        how="Token ids of a step travel together; one loop in the API server decodes them request by "
+        "request, looks for stop strings (and aborts in the engine what they end) and hands text to each "
+        "stream, pausing between slices of the batch to let other work on the event loop run.",
         sources=(
             ("vllm/v1/engine/core.py", "EngineCoreProc.process_output_sockets"),
             ("vllm/v1/engine/async_llm.py", "AsyncLLM._run_output_handler"),
@@ -114,8 +114,8 @@ _STEPS = (
     VllmStep(
         step="unaccounted",
         where="between the processes",
-        how="What no metric of its own covers: sockets, msgpack, the event loop's turns and HTTP. It shows as "
-        "end-to-end time seen by a client less vllm:e2e_request_latency_seconds.",
+        how="What no metric of its own covers: sockets, msgpack, the event loop's turns and HTTP. It shows "
+        "as end-to-end time seen by a client less vllm:e2e_request_latency_seconds.",
         sources=(
             ("vllm/v1/engine/core_client.py", "AsyncMPClient"),
             ("vllm/v1/serial_utils.py", "MsgpackEncoder"),

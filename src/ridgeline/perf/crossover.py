@@ -75,14 +75,41 @@ def kv_context(model: ModelShape, batch: int) -> float:
     return model.weights_bytes / (batch * model.kv_shape.bytes_per_token)
 
 
-def saturation_batch(predictor: Predictor, context: int, *, each_s: float, share: float) -> int | None:
-    """Sequences from which on what takes `each_s` seconds a sequence has `share` of a decode step's time."""
+def saturation_batch(rest_s: Callable[[int], float], *, each_s: float, share: float) -> int | None:
+    """Sequences from which on what takes `each_s` seconds a sequence has `share` of a decode step's time.
+
+    `rest_s` gives the seconds of everything else by number of sequences. None beyond 4,096.
+    """
 
     def excess(batch: int) -> float:
-        step_s = predictor.predict(decode_step(batch, context)).total_s
-        return each_s * batch - share * (step_s + each_s * batch)
+        return each_s * batch - share * (rest_s(batch) + each_s * batch)
 
     return _first(excess, MAX_BATCH)
+
+
+def stalling_chunk(predictor: Predictor, batch: int, context: int) -> int | None:
+    """Tokens of a prompt that make a decode step they share take twice as long; None beyond 4,096."""
+    rows = decode_step(batch, context).rows
+    alone_s = predictor.predict(StepShape(rows)).total_s
+
+    def excess(num_tokens: int) -> float:
+        shared = StepShape([*rows, StepRow(0, num_tokens, 1)])
+        return predictor.predict(shared).total_s - 2 * alone_s
+
+    return _first(excess, MAX_BATCH)
+
+
+def requests_per_s(
+    predictor: Predictor, batch: int, *, num_prompt_tokens: int, num_output_tokens: int
+) -> float:
+    """Requests that `batch` sequences kept running finish in a second.
+
+    A request takes its own prefill and a share 1 / batch of the decode steps, at its mean context.
+    """
+    prefill_s = predictor.predict(prefill_step(0, num_prompt_tokens)).total_s
+    context = num_prompt_tokens + num_output_tokens // 2
+    decode_s = predictor.predict(decode_step(batch, context)).total_s
+    return 1 / (prefill_s + (num_output_tokens - 1) * decode_s / batch)
 
 
 def _attention_excess(predictor: Predictor, step: StepShape) -> float:
