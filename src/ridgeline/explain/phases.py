@@ -11,7 +11,6 @@ from ridgeline.perf.hardware import HardwareProfile
 from ridgeline.perf.model_shape import ModelShape
 from ridgeline.perf.op_bounds import OpBounds
 from ridgeline.perf.op_cost import OPS, OpCost
-from ridgeline.perf.op_costs import OpCosts, distinct_kv_bytes
 from ridgeline.perf.predict import STEP_OVERHEAD
 
 PHASES = ("prefill", "decode")
@@ -25,7 +24,7 @@ _NO_COST = OpCost(0, 0, 0, 0, 0)
 class OpTotals:
     """One op over some steps. Seconds: measured, predicted before, and the least by each term.
 
-    `dram_bytes` must come from outside the caches: weights, and each position's K and V once.
+    `dram_bytes` must come from memory: weights, each position's K and V once, activations beyond the cache.
     """
 
     cost: OpCost = _NO_COST
@@ -115,8 +114,6 @@ class StepAccountant:
     """Costs, bounds and times of steps for one model on one machine."""
 
     def __init__(self, model: ModelShape, profile: HardwareProfile) -> None:
-        self._model = model
-        self._costs = OpCosts(model)
         self._bounds = OpBounds(model, profile)
         barrier_s = profile.overheads_s.get("barrier", 0.0)
         self._overheads_s = {op: barrier_s * (model.num_layers if op in _LAYER_OPS else 1) for op in OPS}
@@ -124,14 +121,12 @@ class StepAccountant:
     def op_totals(self, step: StepRecord) -> dict[str, OpTotals]:
         """One step, by each of `STEP_OPS`; their seconds add up to the step's."""
         shape, prediction = step.shape, step.prediction
-        terms = self._bounds.terms(shape)
-        kv_bytes = distinct_kv_bytes(self._model, shape.rows)
+        terms, traffic_bytes = self._bounds.terms(shape), self._bounds.traffic_bytes(shape)
         totals = {}
-        for op, cost in self._costs.of(shape).items():
-            read_bytes = kv_bytes if op == "attention" else 0
+        for op, cost in self._bounds.costs.of(shape).items():
             totals[op] = OpTotals(
                 cost=cost,
-                dram_bytes=cost.weight_bytes + cost.kv_written_bytes + read_bytes,
+                dram_bytes=traffic_bytes[op],
                 seconds=step.op_seconds.get(op, 0.0),
                 predicted_s=prediction.op_s[op] if prediction is not None else None,
                 compute_s=terms[op][0],
