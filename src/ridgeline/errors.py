@@ -8,6 +8,7 @@
     ├─ ModelNotFoundError  no model of that name is here         (exit 2)
     ├─ ModelFileError      a model file is broken or unsupported (exit 2)
     ├─ DownloadError       a model could not be fetched          (exit 1)
+    ├─ OverloadedError     no room for the request now           (429, try again later)
     └─ EngineError         our own fault                         (5xx, exit 1)
 """
 
@@ -59,6 +60,14 @@ class ModelFileError(RidgelineError):
 
 class DownloadError(RidgelineError):
     """A model could not be fetched: no network, a refused package, a wrong checksum."""
+
+
+class OverloadedError(RidgelineError):
+    """The waiting queue is full: worth another try after `retry_after_s` seconds."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
 
 
 class EngineError(RidgelineError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ridgeline.errors import ConfigError
 
 
@@ -21,3 +23,9 @@ def check_fraction(field: str, value: object) -> None:
     """Raise `ConfigError` unless `value` is a number in [0, 1)."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
         raise ConfigError(field, value, "must be a number in [0, 1)")
+
+
+def check_seconds(field: str, value: object) -> None:
+    """Raise `ConfigError` unless `value` is a finite number > 0."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise ConfigError(field, value, "must be a number of seconds > 0")

@@ -18,3 +18,9 @@ def home_dir() -> Path:
 def openai_api_key() -> str | None:
     """The key for a server under load: `$OPENAI_API_KEY`, mirrored by `--api-key`; None where it is empty."""
     return os.environ.get("OPENAI_API_KEY") or None
+
+
+def server_api_keys() -> tuple[str, ...]:
+    """The keys our server accepts: `$RIDGELINE_API_KEY`, separated by commas; mirrored by `--api-key`."""
+    keys = os.environ.get("RIDGELINE_API_KEY", "").split(",")
+    return tuple(key.strip() for key in keys if key.strip())
