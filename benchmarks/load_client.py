@@ -21,8 +21,8 @@ from multiprocessing.connection import Connection
 
 from ridgeline.loadgen.benchmark import execute_load, plan_load
 from ridgeline.loadgen.settings import DatasetSettings, TargetSettings, TrafficSettings
-from ridgeline.metrics.client_metrics import icl_s
 from ridgeline.metrics.client_record import ClientRecord
+from ridgeline.metrics.durations import icl_s
 from ridgeline.metrics.percentiles import percentile
 from ridgeline.workload.synthetic import RandomLengths
 

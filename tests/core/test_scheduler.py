@@ -203,7 +203,7 @@ def test_events_tell_the_life_of_a_request_and_its_blocks() -> None:
     for now in (2.0, 3.0, 4.0):
         run_step(scheduler, now)
     assert recorder.take() == [
-        RequestArrived(1.0, "a", 0.0, 30),
+        RequestArrived(1.0, "a", 0.0, 30, max_tokens=3),
         RequestScheduled(2.0, "a"),
         BlocksAllocated(2.0, "a", (0, 1)),
         BlocksFilled(2.0, "a", (0,)),

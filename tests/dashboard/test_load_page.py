@@ -11,7 +11,8 @@ from tests.dashboard.test_pages import NASTY, data_of, own_part
 
 from ridgeline.dashboard.load_page import load_page
 from ridgeline.dashboard.load_view import MAX_BARS, MAX_POINTS, LoadPageRun, run_view, thin_out
-from ridgeline.metrics.client_record import Chunk, ClientRecord, Outcome
+from ridgeline.metrics.client_record import ClientRecord, Outcome
+from ridgeline.metrics.durations import Chunk
 from ridgeline.metrics.percentiles import summarize
 
 LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "icl_ms", "e2e_ms", "lateness_ms")

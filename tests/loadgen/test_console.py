@@ -8,8 +8,9 @@ from rich.console import Console
 
 from ridgeline.loadgen.console_report import dialect_lines
 from ridgeline.loadgen.progress import LoadProgress
-from ridgeline.metrics.client_record import Chunk, ClientRecord, Outcome
+from ridgeline.metrics.client_record import ClientRecord, Outcome
 from ridgeline.metrics.dialects import dialect_report
+from ridgeline.metrics.durations import Chunk
 
 
 def record(first_s: float, gap_s: float, outcome: Outcome = Outcome.OK) -> ClientRecord:

@@ -6,7 +6,8 @@ from ridgeline.loadgen.benchmark import execute_load, plan_load
 from ridgeline.loadgen.late_tokens import causes_of, find_late_tokens
 from ridgeline.loadgen.server_account import ServerAccount, ask_server
 from ridgeline.loadgen.settings import DatasetSettings, TargetSettings, TrafficSettings
-from ridgeline.metrics.client_record import Chunk, ClientRecord, Outcome
+from ridgeline.metrics.client_record import ClientRecord, Outcome
+from ridgeline.metrics.durations import Chunk
 from ridgeline.workload.synthetic import RandomLengths
 
 

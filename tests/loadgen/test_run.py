@@ -11,7 +11,8 @@ from tests.loadgen.virtual_time import run_virtually, sleep_until
 
 from ridgeline.loadgen.client import PreparedRequest
 from ridgeline.loadgen.run import LoadRun, PreciseTimer, Schedule, run_load
-from ridgeline.metrics.client_record import Chunk, ClientRecord, Outcome
+from ridgeline.metrics.client_record import ClientRecord, Outcome
+from ridgeline.metrics.durations import Chunk
 from ridgeline.workload.arrivals import paced_arrivals
 
 

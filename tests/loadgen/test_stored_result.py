@@ -12,7 +12,7 @@ from ridgeline.loadgen.benchmark import execute_load, plan_load
 from ridgeline.loadgen.result import ReportSettings, load_result, without_detail
 from ridgeline.loadgen.settings import DatasetSettings, TargetSettings, TrafficSettings
 from ridgeline.loadgen.stored_result import need_records, stored_runs
-from ridgeline.metrics.client_metrics import itl_s, tpot_s, ttft_s
+from ridgeline.metrics.durations import itl_s, tpot_s, ttft_s
 from ridgeline.workload.synthetic import RandomLengths
 
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from ridgeline.errors import ConfigError
-from ridgeline.metrics.client_record import Chunk, ClientRecord, Outcome
+from ridgeline.metrics.client_record import ClientRecord, Outcome
 from ridgeline.metrics.dialects import DIALECTS, dialect_report, nearest_rank
+from ridgeline.metrics.durations import Chunk
 
 RECORD = ClientRecord(
     request_id="r",

@@ -17,12 +17,19 @@ from ridgeline.outputs import FinishReason
 
 @dataclass(frozen=True, slots=True)
 class RequestArrived:
-    """A request entered the waiting queue; it reached us at `arrived_at_s`."""
+    """A request entered the waiting queue; it reached us at `arrived_at_s`.
+
+    `max_tokens` were asked for at most. Of `num_choices` completions of one prompt each is a request, and
+    all but the first name that one in `fork_of`.
+    """
 
     at_s: float
     request_id: str
     arrived_at_s: float
     num_prompt_tokens: int
+    max_tokens: int | None = None
+    num_choices: int = 1
+    fork_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +201,15 @@ class TokensEmitted:
 
 
 @dataclass(frozen=True, slots=True)
+class DeltasCoalesced:
+    """A client that reads slowly gets the deltas of several steps as one, `num_tokens` in all so far."""
+
+    at_s: float
+    request_id: str
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepFinished:
     """One step: its composition and where its time went.
 
@@ -228,6 +244,7 @@ Event = (
     | BlocksFreed
     | PrefixCacheReset
     | TokensEmitted
+    | DeltasCoalesced
     | StepFinished
 )
 

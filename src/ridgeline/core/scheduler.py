@@ -79,9 +79,7 @@ class Scheduler:
         request.queue_key = (urgency, self._num_arrived)
         self._num_arrived += 1
         self._waiting.push(request)
-        self._recorder.record(
-            events.RequestArrived(now, request.request_id, request.arrived_at_s, request.num_prompt_tokens)
-        )
+        self._recorder.record(_arrived(request, now))
 
     def schedule(self, now: float) -> SchedulerOutput:
         """Decide the next step's work and take the blocks it needs."""
@@ -337,3 +335,13 @@ class Scheduler:
         self._recorder.record(
             events.RequestFinished(now, request.request_id, finish_reason, request.num_output_tokens)
         )
+
+
+def _arrived(request: Request, now: float) -> events.RequestArrived:
+    params = request.sampling_params
+    return events.RequestArrived(
+        *(now, request.request_id, request.arrived_at_s, request.num_prompt_tokens),
+        max_tokens=params.max_tokens,
+        num_choices=params.n,
+        fork_of=request.fork_of,
+    )

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ridgeline.metrics.client_metrics import e2e_s, icl_s, itl_s, tpot_s, ttft_s
 from ridgeline.metrics.client_record import ClientRecord, Outcome
+from ridgeline.metrics.durations import e2e_s, icl_s, itl_s, tpot_s, ttft_s
 
 MAX_CURVE_POINTS = 400
 MAX_POINTS = 3000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ridgeline.metrics.client_metrics import icl_s, ttft_s
 from ridgeline.metrics.client_record import ClientRecord
+from ridgeline.metrics.durations import icl_s, ttft_s
 
 DEFAULT_TOP = 10
 

@@ -8,8 +8,8 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ridgeline.metrics.client_metrics import itl_s, ttft_s
 from ridgeline.metrics.client_record import ClientRecord, Outcome
+from ridgeline.metrics.durations import itl_s, ttft_s
 
 REFRESH_S = 0.5
 """Drawing takes a millisecond or two of the event loop: seldom enough to leave the instants alone."""

@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ridgeline.config.checks import check_one_of
@@ -26,9 +26,10 @@ from ridgeline.loadgen.vllm_keys import (
     sent_e2e_s,
     totals,
 )
-from ridgeline.metrics.client_metrics import e2e_s, icl_s, itl_s, lateness_s, tpot_s, ttft_s
 from ridgeline.metrics.client_record import ClientRecord, Outcome
+from ridgeline.metrics.durations import e2e_s, icl_s, itl_s, lateness_s, tpot_s, ttft_s
 from ridgeline.metrics.percentiles import summarize
+from ridgeline.metrics.run_metrics import throughput
 from ridgeline.metrics.slo import goodput
 
 
@@ -153,7 +154,7 @@ def _ours(plan: LoadPlan, run: LoadRun, counted: CountedRecords, report: ReportS
     return {
         "goodput": _goodput(records, report.slos, window_s),
         "ridgeline": _summaries(ok, records),
-        "rates": _rates(records, ok, window_s),
+        "rates": _rates(records, window_s),
         "failures": {kind.value: n for kind, n in sorted(_failures(records).items())},
         "failure_reasons": _reasons(records),
         "valid": reason is None,
@@ -191,7 +192,7 @@ def _summaries(ok: Sequence[ClientRecord], records: Sequence[ClientRecord]) -> d
 
 def _summary(values_s: Sequence[float | None]) -> dict[str, object]:
     found = summarize([1000 * value for value in values_s if value is not None])
-    names = ("n", "mean", "p50", "p90", "p95", "p99", "max", "std", "low_n")
+    names = ("n", "mean", "p50", "p90", "p95", "p99", "p999", "max", "std", "low_n", "low_n_p999")
     return {name: getattr(found, name) for name in names}
 
 
@@ -208,22 +209,9 @@ def _goodput(records: Sequence[ClientRecord], slos: Mapping[str, float], window_
     }
 
 
-def _rates(
-    records: Sequence[ClientRecord], ok: Sequence[ClientRecord], window_s: float
-) -> dict[str, float | None]:
+def _rates(records: Sequence[ClientRecord], window_s: float) -> dict[str, float | None]:
     """Over our window, first scheduled send to the last end; `computed` leaves cached tokens out."""
-    prompts = sum(record.num_prompt_tokens or 0 for record in ok)
-    outputs = sum(record.num_output_tokens or 0 for record in ok)
-    received = sum(chunk.num_tokens for record in records for chunk in record.chunks)
-    amounts = {
-        "requests_per_s": len(ok),
-        "output_tokens_per_s": outputs,
-        "total_tokens_per_s": prompts + outputs,
-        "computed_tokens_per_s": prompts + outputs - sum(record.num_cached_tokens or 0 for record in ok),
-        "received_tokens_per_s": received,
-    }
-    rates = {name: amount / window_s if window_s > 0 else None for name, amount in amounts.items()}
-    return {"window_s": window_s, **rates}
+    return {"window_s": window_s} | asdict(throughput(records, window_s))
 
 
 def _failures(records: Sequence[ClientRecord]) -> Counter[Outcome]:

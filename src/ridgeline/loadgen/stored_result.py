@@ -9,7 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 from ridgeline.errors import ConfigError
-from ridgeline.metrics.client_record import Chunk, ClientRecord, Outcome
+from ridgeline.metrics.client_record import ClientRecord, Outcome
+from ridgeline.metrics.durations import Chunk
 
 _NEEDED = ("ridgeline", "rates", "completed", "failed", "failures", "model_id", "request_rate")
 

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from ridgeline.loadgen.sse import OversizeEventError, SseReader
-from ridgeline.metrics.client_record import Chunk, Outcome
+from ridgeline.metrics.client_record import Outcome
+from ridgeline.metrics.durations import Chunk
 
 GOOD_FINISHES = ("stop", "length", "tool_calls")
 _MAX_ERROR_BYTES = 1 << 16

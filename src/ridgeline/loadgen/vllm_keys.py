@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import pstdev
 
-from ridgeline.metrics.client_metrics import icl_s, lateness_s
 from ridgeline.metrics.client_record import ClientRecord, Outcome
+from ridgeline.metrics.durations import icl_s, lateness_s
 from ridgeline.metrics.percentiles import percentile
+from ridgeline.metrics.run_metrics import throughput
 from ridgeline.metrics.slo import meets
 
 DETAIL_KEYS = (
@@ -46,6 +47,7 @@ def totals(
     ok = [record for record in records if record.outcome is Outcome.OK]
     inputs = sum(record.num_prompt_tokens or 0 for record in ok)
     outputs = sum(record.num_output_tokens or 0 for record in ok)
+    rates = throughput(records, duration_s)
     good = sum(_is_good(record, slos) for record in ok)
     return {
         "duration": duration_s,
@@ -53,10 +55,10 @@ def totals(
         "failed": len(records) - len(ok),
         "total_input_tokens": inputs,
         "total_output_tokens": outputs,
-        "request_throughput": _rate(len(ok), duration_s),
+        "request_throughput": rates.requests_per_s,
         "request_goodput": _rate(good, duration_s) if slos or any(r.slos_s for r in records) else None,
-        "output_throughput": _rate(outputs, duration_s),
-        "total_token_throughput": _rate(inputs + outputs, duration_s),
+        "output_throughput": rates.output_tokens_per_s,
+        "total_token_throughput": rates.total_tokens_per_s,
         "max_output_tokens_per_s": _peak_chunks(ok),
         "max_concurrent_requests": _peak_requests(ok),
         "rtfx": 0.0,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+
+from ridgeline.metrics.durations import Chunk
 
 
 class Outcome(StrEnum):
@@ -22,13 +23,6 @@ class Outcome(StrEnum):
     """The stream ended without a finish reason."""
     ABORTED = "aborted"
     """We stopped it."""
-
-
-class Chunk(NamedTuple):
-    """Arrival of a piece of the stream that carries at least one generated token, and how many."""
-
-    at_s: float
-    num_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,3 +55,8 @@ class ClientRecord:
     text: str = ""
     error: str | None = None
     slos_s: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def clock_starts_at_s(self) -> float:
+        """Waiting in the client is part of what its user waits."""
+        return self.scheduled_at_s

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ridgeline.errors import ConfigError
-from ridgeline.metrics import client_metrics
+from ridgeline.metrics import durations
 from ridgeline.metrics.client_record import ClientRecord, Outcome
 from ridgeline.metrics.percentiles import percentile
 
@@ -151,10 +151,10 @@ DIALECTS: Mapping[str, Dialect] = {
         Dialect(
             "ridgeline",
             {
-                "ttft": _one(client_metrics.ttft_s),
-                "tpot": _one(client_metrics.tpot_s),
-                "itl": client_metrics.itl_s,
-                "e2e": _one(client_metrics.e2e_s),
+                "ttft": _one(durations.ttft_s),
+                "tpot": _one(durations.tpot_s),
+                "itl": durations.itl_s,
+                "e2e": _one(durations.e2e_s),
             },
             {
                 "ttft": "t_1 − a",
@@ -168,7 +168,7 @@ DIALECTS: Mapping[str, Dialect] = {
             {
                 "ttft": _FIRST,
                 "tpot": _after_first(_last),
-                "itl": client_metrics.icl_s,
+                "itl": durations.icl_s,
                 "e2e": _since_send(_last),
             },
             {
@@ -183,7 +183,7 @@ DIALECTS: Mapping[str, Dialect] = {
             {
                 "ttft": _FIRST,
                 "tpot": _after_first(_last_event),
-                "itl": client_metrics.icl_s,
+                "itl": durations.icl_s,
                 "e2e": _since_send(_last_event),
             },
             {

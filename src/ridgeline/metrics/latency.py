@@ -1,40 +1,46 @@
-"""TTFT, TPOT, ITL and their kin, defined once for everything that reports them.
-
-Source of the definitions: docs/metrics.md.
-"""
+"""RequestMetrics of what `LLM` gives back, from the record of the request."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from ridgeline.core.request import Request
+from ridgeline.metrics.durations import (
+    Chunk,
+    decode_s,
+    e2e_s,
+    itl_s,
+    prefill_s,
+    queue_s,
+    tpot_s,
+    ttft_s,
+)
+from ridgeline.metrics.server_record import ServerRecord
 from ridgeline.outputs import RequestMetrics
 
 
 def request_metrics(request: Request, token_times_s: Sequence[float]) -> RequestMetrics:
-    """Durations of one request from its instants; `token_times_s` are the emissions of its tokens.
-
-    TTFT = first token − arrival; ITL = each gap between tokens; TPOT = (last − first) / (N − 1), None for
-    one token; e2e = last token − arrival; queue = first scheduled − queued; prefill = first token −
-    scheduled; decode = last − first token. Undefined quantities are None.
-    """
-    itl_s = [later - earlier for earlier, later in pairwise(token_times_s)]
-    assert all(gap >= 0 for gap in itl_s), "token times run backwards"
-    first = token_times_s[0] if token_times_s else None
-    last = token_times_s[-1] if token_times_s else None
+    """Durations of one request; `token_times_s` are the emissions of its tokens."""
+    record = ServerRecord(
+        request_id=request.request_id,
+        arrived_at_s=request.arrived_at_s,
+        queued_at_s=request.queued_at_s,
+        num_prompt_tokens=request.num_prompt_tokens,
+        scheduled_at_s=request.scheduled_at_s,
+        chunks=[Chunk(at_s, 1) for at_s in token_times_s],
+    )
     return RequestMetrics(
         num_prompt_tokens=request.num_prompt_tokens,
         num_cached_tokens=request.num_cached_tokens,
         num_output_tokens=len(token_times_s),
         num_preemptions=request.num_preemptions,
-        ttft_s=_between(request.arrived_at_s, first),
-        tpot_s=sum(itl_s) / len(itl_s) if itl_s else None,
-        itl_s=itl_s,
-        e2e_s=_between(request.arrived_at_s, last),
-        queue_s=_between(request.queued_at_s, request.scheduled_at_s),
-        prefill_s=_between(request.scheduled_at_s, first),
-        decode_s=_between(first, last),
+        ttft_s=ttft_s(record),
+        tpot_s=tpot_s(record),
+        itl_s=itl_s(record),
+        e2e_s=e2e_s(record),
+        queue_s=queue_s(record),
+        prefill_s=prefill_s(record),
+        decode_s=decode_s(record),
     )
 
 
@@ -60,10 +66,3 @@ def merged_metrics(choices: Sequence[RequestMetrics]) -> RequestMetrics:
         prefill_s=min((c.prefill_s for c in choices if c.prefill_s is not None), default=None),
         decode_s=max((c.decode_s for c in choices if c.decode_s is not None), default=None),
     )
-
-
-def _between(start_s: float | None, end_s: float | None) -> float | None:
-    if start_s is None or end_s is None:
-        return None
-    assert end_s >= start_s, "an instant lies before the one it follows"
-    return end_s - start_s

@@ -6,14 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MIN_N_P99 = 100
+MIN_N_P99, MIN_N_P999 = 100, 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """Mean, percentiles, maximum and population standard deviation of `n` values, in their unit.
 
-    `low_n`: fewer than 100 values, so that P99 lies between the two largest.
+    `low_n`: fewer than 100 values, so that P99 lies between the two largest; `low_n_p999`: fewer than 1,000,
+    the same for P99.9.
     """
 
     n: int
@@ -25,6 +26,8 @@ class Summary:
     max: float | None
     std: float | None
     low_n: bool
+    p999: float | None = None
+    low_n_p999: bool = True
 
 
 def percentile(values: Sequence[float], p: float) -> float | None:
@@ -40,9 +43,10 @@ def summarize(values: Sequence[float]) -> Summary:
         return Summary(0, None, None, None, None, None, None, None, low_n=True)
     ordered = sorted(values)
     mean = math.fsum(ordered) / n
-    p50, p90, p95, p99 = (_at_rank(ordered, p) for p in (50, 90, 95, 99))
+    p50, p90, p95, p99, p999 = (_at_rank(ordered, p) for p in (50, 90, 95, 99, 99.9))
     std = math.sqrt(math.fsum((value - mean) ** 2 for value in ordered) / n)
-    return Summary(n, mean, p50, p90, p95, p99, ordered[-1], std, low_n=n < MIN_N_P99)
+    low_n, low_n_p999 = n < MIN_N_P99, n < MIN_N_P999
+    return Summary(n, mean, p50, p90, p95, p99, ordered[-1], std, low_n, p999, low_n_p999)
 
 
 def _at_rank(ordered: Sequence[float], p: float) -> float:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from ridgeline.errors import ConfigError
-from ridgeline.metrics.client_metrics import e2e_s, icl_s, itl_s, tpot_s, ttft_s
-from ridgeline.metrics.client_record import ClientRecord, Outcome
+from ridgeline.metrics.client_record import Outcome
+from ridgeline.metrics.durations import TimedTokens, e2e_s, icl_s, itl_s, tpot_s, ttft_s
 from ridgeline.metrics.percentiles import percentile
 
-SLO_VALUES: Mapping[str, Callable[[ClientRecord], float | None]] = {
+SLO_VALUES: Mapping[str, Callable[[TimedTokens], float | None]] = {
     "ttft": ttft_s,
     "tpot": tpot_s,
     "e2el": e2e_s,
@@ -18,6 +19,20 @@ SLO_VALUES: Mapping[str, Callable[[ClientRecord], float | None]] = {
     "icl_max": lambda record: max(icl_s(record), default=None),
 }
 """SLO name → the duration in seconds of one request that it bounds."""
+
+
+class GoodputRecord(TimedTokens, Protocol):
+    """A record that tells how its request ended and which limits it brought along."""
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """None: it is not over."""
+        ...
+
+    @property
+    def slos_s(self) -> Mapping[str, float]:
+        """Limits of this request alone, in seconds by name."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +73,7 @@ def parse_slos(words: Iterable[str]) -> dict[str, float]:
     return limits
 
 
-def goodput(records: Sequence[ClientRecord], slos: Mapping[str, float], window_s: float) -> Goodput:
+def goodput(records: Sequence[GoodputRecord], slos: Mapping[str, float], window_s: float) -> Goodput:
     """Count the good ones among `records` of all requests sent; `slos` in seconds, a request's own go
     before them. A limit itself passes.
     """
@@ -77,11 +92,11 @@ def goodput(records: Sequence[ClientRecord], slos: Mapping[str, float], window_s
     )
 
 
-def meets(record: ClientRecord, name: str, limit_s: float | None) -> bool:
+def meets(record: GoodputRecord, name: str, limit_s: float | None) -> bool:
     """The request's value is at most the limit, or undefined, or there is no limit for it."""
     value = SLO_VALUES[name](record)
     return value is None or limit_s is None or value <= limit_s
 
 
-def _limit(record: ClientRecord, name: str, slos: Mapping[str, float]) -> float | None:
+def _limit(record: GoodputRecord, name: str, slos: Mapping[str, float]) -> float | None:
     return record.slos_s.get(name, slos.get(name))

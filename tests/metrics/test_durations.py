@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.errors import ConfigError
-from ridgeline.metrics.client_metrics import e2e_s, icl_s, itl_s, lateness_s, tpot_s, ttft_s
-from ridgeline.metrics.client_record import Chunk, ClientRecord, Outcome
+from ridgeline.metrics.client_record import ClientRecord, Outcome
+from ridgeline.metrics.durations import Chunk, e2e_s, icl_s, itl_s, lateness_s, tpot_s, ttft_s
 from ridgeline.metrics.percentiles import percentile, summarize
 from ridgeline.metrics.slo import goodput, parse_slos
 
@@ -51,6 +51,19 @@ def test_what_is_undefined_is_none() -> None:
     assert tpot_s(whole) is None
     assert summarize([]) == summarize(())
     assert summarize([]).p99 is None
+
+
+def test_one_chunk_tells_nothing_of_the_time_between_tokens() -> None:
+    all_at_once = record((0.5, 1), n=12)
+    assert (tpot_s(all_at_once), itl_s(all_at_once)) == (None, [])
+    assert goodput([all_at_once], {"tpot": 0.001}, 1.0).undefined == {"tpot": 1}
+
+
+def test_p999_needs_a_thousand_values() -> None:
+    few, many = summarize(range(999)), summarize(range(1001))
+    assert (few.p999, few.low_n, few.low_n_p999) == (pytest.approx(997.002), False, True)
+    assert (many.p999, many.low_n_p999) == (999.0, False)
+    assert summarize([]).p999 is None
 
 
 def test_equal_instants_are_gaps_of_zero() -> None:
