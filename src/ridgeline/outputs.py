@@ -12,6 +12,8 @@ class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
+    TIMEOUT = "timeout"
+    """Its deadline passed, or the server's at shutdown."""
 
 
 StopReason = int | str | None

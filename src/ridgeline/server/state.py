@@ -1,0 +1,35 @@
+"""ServerState: what the routes, the guards and the lifecycle of one server share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from ridgeline.config.server import ServerConfig
+from ridgeline.engine.clock import Clock
+from ridgeline.outputs import FinishReason
+from ridgeline.server.admission import Admission
+from ridgeline.server.phase import Phase
+
+
+class Serving(Protocol):
+    """What the lifecycle needs of the engine's bridge."""
+
+    def finish_all(self, finish_reason: FinishReason) -> None:
+        """End every request for this reason; its last output says so."""
+        ...
+
+    def close(self) -> None:
+        """Stop the engine's thread and give everything back."""
+        ...
+
+
+@dataclass(slots=True)
+class ServerState:
+    """`async_llm` is None while the model loads; only the lifecycle writes it and `phase`."""
+
+    config: ServerConfig
+    clock: Clock
+    admission: Admission
+    phase: Phase = Phase.LOADING
+    async_llm: Serving | None = None
