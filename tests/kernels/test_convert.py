@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from ridgeline.formats.quants import CONVERTED_TYPES, QUANT_TYPES
-from ridgeline.kernels.convert import converted
+from ridgeline.kernels.convert import computed_type, converted
 from ridgeline.kernels.dequantize import dequantize
 from ridgeline.kernels.tensor import QuantTensor
 
@@ -27,6 +27,7 @@ def test_values_are_the_stored_ones(name):
     stored = random_tensor(name)
     result = converted(stored)
     assert result.quant_type is QUANT_TYPES[result.quant_type.name]
+    assert computed_type(name) == result.quant_type.name
     assert result.shape == stored.shape
     assert not result.is_mapped  # its memory is no file's: giving its pages back would lose it
     if name == "F64":
@@ -42,3 +43,4 @@ def test_values_are_the_stored_ones(name):
 def test_what_kernels_compute_with_stays(make_weight, name):
     weight = make_weight(name, 3, 256)
     assert converted(weight) is weight
+    assert computed_type(name) == name

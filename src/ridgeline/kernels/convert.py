@@ -33,6 +33,12 @@ def converted(tensor: QuantTensor) -> QuantTensor:
     return replace(tensor, quant_type=QUANT_TYPES[name], data=data, is_mapped=False)
 
 
+def computed_type(stored: str) -> str:
+    """The name of the type that tensors stored in this one are computed with."""
+    target = _TARGETS.get(stored)
+    return stored if target is None else target[0]
+
+
 def _halves(blocks: Bytes, at: int) -> NDArray[np.float32]:
     """The fp16 at byte `at` of every block, [blocks, 1]."""
     return blocks[:, at : at + 2].copy().view(np.float16).astype(np.float32)
