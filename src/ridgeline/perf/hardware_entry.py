@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -80,5 +80,10 @@ class HardwareEntry:
             matmul_flops_per_s=rates,
             attention_flops_per_s=self.peaks_flops_per_s[attention] if attention else UNKNOWN_PEAK,
             memory_bytes=self.memory_bytes,
-            notes=tuple(f"{figure}: {source}" for figure, source in self.sources.items()),
+            notes=tuple(self._notes()),
         )
+
+    def _notes(self) -> Iterator[str]:
+        """Figures of one source together."""
+        for source in dict.fromkeys(self.sources.values()):
+            yield f"{', '.join(name for name, of in self.sources.items() if of == source)}: {source}"

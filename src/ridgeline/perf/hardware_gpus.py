@@ -32,7 +32,7 @@ def _gpu(
         memory_bytes=memory_gb * _GB,
         memory_bytes_per_s=gb_per_s * _GB_S,
         peaks_flops_per_s={each: value * _TFLOPS for each, value in tflops.items()},
-        sources={"memory": sheet, "bandwidth": sheet, **dict.fromkeys(tflops, source)},
+        sources={"memory": sheet, "bandwidth": sheet, **dict.fromkeys(tflops, source), "fp32": sheet},
     )
 
 

@@ -79,9 +79,12 @@ def roofline_of(ops: Sequence[OpRoofline], name: str = "step") -> OpRoofline:
 
 
 def peak_flops_per_s(profile: HardwareProfile, quant_type: str) -> float | None:
-    """The highest rate of products with these weights at any number of tokens; None where not known."""
-    rates = profile.matmul_flops_per_s.get(quant_type)
-    peak = max(rate for _, rate in rates) if rates else math.inf
+    """The highest rate of products with these weights at any number of tokens; None where not published.
+
+    A format that was not measured counts at the fastest one's rate, as in `OpBounds`.
+    """
+    peaks = {name: max(rate for _, rate in rates) for name, rates in profile.matmul_flops_per_s.items()}
+    peak = peaks.get(quant_type, max(peaks.values(), default=math.inf))
     return peak if math.isfinite(peak) else None
 
 
