@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
+from tests.perf.priced_machine import PROFILE
 
 from ridgeline import LLM
+from ridgeline.cli import plan_machine
 from ridgeline.cli.main import run
+from ridgeline.config.machine import cpu_limits
+from ridgeline.engine.machine_profile import store_profile
 from ridgeline.formats.gguf import open_gguf
 from ridgeline.formats.quants import QUANT_TYPES
 
@@ -19,6 +24,14 @@ KEYS = [
     "weights_bytes", "kv_bytes_per_token", "kv_formula", "block_bytes", "num_blocks", "kv_cache_bytes",
     "max_cached_tokens", "max_concurrency", "decode_tok_s_limit", "prefill_tok_s_limit", "ridge_batch",
 ]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def measured_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home where this machine has been measured, with round numbers."""
+    monkeypatch.setenv("RIDGELINE_HOME", str(tmp_path / "home"))
+    profile = replace(PROFILE, num_threads=cpu_limits().num_threads)
+    store_profile(tmp_path / "home", profile, measured_at="2026-01-01T00:00:00Z")
 
 
 @pytest.fixture
@@ -161,3 +174,110 @@ def test_wrong_dimensions_are_refused_by_name(capsys, dims, text: str, named: st
 def test_a_missing_file_of_dimensions_is_refused(capsys, tmp_path: Path) -> None:
     assert run(["plan", "--model", str(tmp_path / "none.json")]) == 2
     assert "can't be read" in capsys.readouterr().err
+
+
+def test_a_measured_machine_gives_limits_and_advice(plan, tiny_model: Path) -> None:
+    made = plan("--model", tiny_model)
+    assert made["hardware"]["source"] == "measured"
+    assert made["decode_tok_s_limit"] > 0
+    assert made["prefill_tok_s_limit"] > 0
+    assert not made["speed"]["is_least_time"]
+    assert set(made["recommended"]) == {"max_num_seqs", "max_num_batched_tokens", "kv_cache_bytes"}
+    assert all(advice["value"] > 0 and advice["reason"] for advice in made["recommended"].values())
+    batch, request = made["recommended"]["max_num_seqs"]["value"], made["speed"]
+    blocks = -(-(request["input_len"] + request["output_len"]) // 32)
+    assert made["recommended"]["kv_cache_bytes"]["value"] == batch * blocks * made["block_bytes"]
+
+
+def test_a_machine_that_nobody_measured_is_measured_shortly(
+    plan, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def measure(home: Path, num_threads: int, *, report) -> object:
+        asked.append((home, num_threads))
+        return PROFILE
+
+    monkeypatch.setattr(plan_machine, "stored_or_short", measure)
+    plan("--model", tiny_model, "--num-threads", 3)
+    assert asked == [(tmp_path / "home", 3)]
+
+
+def test_a_named_model_on_a_named_machine_by_hand(plan) -> None:
+    """16.06 GB at 3.35 TB/s; 0.9 × 80 GB less the weights for K and V of 128 KiB a token."""
+    made = plan("llama-3-8b", "--hardware", "h100", "--input-len", 1024, "--output-len", 256)
+    assert made["hardware"] == {**made["hardware"], "name": "NVIDIA H100 SXM", "source": "data sheet"}
+    assert made["weights_bytes"] / 1e9 == pytest.approx(16.06, abs=0.01)
+    assert made["kv_bytes_per_token"] == 131_072
+    assert made["kv_cache_bytes"] == pytest.approx(
+        0.9 * 80e9 - made["weights_bytes"], abs=made["block_bytes"]
+    )
+    read = made["weights_bytes"] - 128_256 * 4096 * 2
+    assert made["decode_tok_s_limit"] == pytest.approx(3.35e12 / read, rel=1e-3)
+    assert made["ridge_batch"] == pytest.approx(295.3, abs=0.5)
+    assert made["speed"]["ridge_intensity_flops_per_byte"] == pytest.approx(295.4, abs=0.1)
+    assert made["speed"]["is_least_time"]
+    assert made["speed"]["capacity_batch"] == (0.9 * 80e9 - made["weights_bytes"]) // (1280 * 131_072)
+    first = made["speed"]["first_bound"]
+    assert first["resource"] == "memory bandwidth"
+    assert first["batch"] == -(-made["weights_bytes"] // (1152 * 131_072))
+
+
+def test_requantised_weights_are_planned(plan) -> None:
+    made = plan("llama-3-8b", "--hardware", "h100", "--weights", "q4_0")
+    assert made["weights_bytes"] == pytest.approx(16.06e9 / 2 * 18 / 32, rel=1e-3)
+
+
+def test_a_machine_without_a_published_peak_has_no_prefill_limit(capsys, plan) -> None:
+    made = plan("llama-3-8b", "--hardware", "m4-max")
+    assert made["prefill_tok_s_limit"] is made["ridge_batch"] is None
+    assert made["decode_tok_s_limit"] > 0
+    assert run(["plan", "llama-3-8b", "--hardware", "m4-max"]) == 0
+    assert "no compute peak is published" in capsys.readouterr().out
+
+
+def test_limits_of_latency_and_a_rate_are_judged(capsys) -> None:
+    command = ["plan", "llama-3-8b", "--hardware", "h100", "--goodput", "ttft:1", "tpot:20"]
+    assert run([*command, "--rate", "5"]) == 0
+    text = capsys.readouterr().out
+    assert "misses 1 ms" in text
+    assert "requests within 20 ms" in text
+    assert "5 requests/s keep" in text
+    assert "data sheet" in text
+    assert run([*command, "--rate", "5000"]) == 0
+    assert "too many" in capsys.readouterr().out
+    assert run(["plan", "llama-3-8b", "--hardware", "h100", "--goodput", "tpot:0.001"]) == 0
+    assert "not even one request" in capsys.readouterr().out
+
+
+def test_weights_that_do_not_fit_are_said_so(capsys, plan) -> None:
+    made = plan("llama-3-70b", "--hardware", "rtx-4090")
+    assert made["recommended"]["max_num_seqs"]["value"] is None
+    assert run(["plan", "llama-3-70b", "--hardware", "rtx-4090"]) == 0
+    assert "the weights don't fit" in capsys.readouterr().out
+
+
+def test_machines_are_listed(capsys) -> None:
+    assert run(["plan", "--list-hardware"]) == 0
+    text = capsys.readouterr().out
+    assert "mi300x" in text
+    assert "epyc-9654" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["llama-3-8b", "--hardware", "h10"], "hardware='h10'"),
+        (["llama-9-8b"], "llama-3-8b"),
+        (["llama-3-8b", "--weights", "q9"], "weights='q9'"),
+        (["llama-3-8b", "--hardware", "h100", "--input-len", "0"], "input_len=0"),
+        (["llama-3-8b", "--hardware", "h100", "--output-len", "9000"], "output_len=9000"),
+        (["llama-3-8b", "--hardware", "h100", "--rate", "0"], "rate=0"),
+        (["llama-3-8b", "--hardware", "h100", "--goodput", "tpot:0"], "tpot=0"),
+        (["llama-3-8b", "--hardware", "h100", "--goodput", "e2el:5"], "goodput='e2el'"),
+        (["llama-3-8b", "--num-threads", "0"], "num_threads=0"),
+    ],
+)
+def test_wrong_workloads_and_names_are_refused(capsys, arguments: list[str], named: str) -> None:
+    assert run(["plan", *arguments]) == 2
+    assert named in capsys.readouterr().err

@@ -1,47 +1,29 @@
-"""`ridgeline plan`: memory and limits of a model before it is run."""
+"""`ridgeline plan`: memory, speed and settings of a model before it is run."""
 
 from __future__ import annotations
 
-import json as json_module
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+from rich.console import Console
 
-from ridgeline.cli.json_output import JsonTarget, write_json
+from ridgeline.cli.json_output import JsonTarget, check_target, write_json
+from ridgeline.cli.options import Flag
+from ridgeline.cli.plan_machine import Machine, find_machine, show_hardware
+from ridgeline.cli.plan_subject import Subject, find_subject
+from ridgeline.cli.plan_text import memory_lines, show_serving
 from ridgeline.config.checks import check_at_least
-from ridgeline.config.env import home_dir
-from ridgeline.config.machine import MemoryLimits, memory_limits
 from ridgeline.errors import ConfigError
-from ridgeline.hub.catalogue import CATALOGUE
-from ridgeline.hub.store import resolve_model
-from ridgeline.model.header import read_model_header
-from ridgeline.model.kv_cache import kv_shape
-from ridgeline.perf.kv_memory import KVShape
+from ridgeline.metrics.slo import parse_slos
 from ridgeline.perf.kv_sizing import KVCacheSettings
-from ridgeline.perf.model_dims import model_dims
-from ridgeline.perf.plan import Limit, Plan, make_plan
+from ridgeline.perf.plan import Plan, make_plan
+from ridgeline.perf.serving_model import ServingModel, Workload
+from ridgeline.perf.serving_plan import ServingPlan
 
-_KV_ITEMSIZE = 2  # float16
 _DEFAULT_CONTEXT_LEN = 8192
-_LIMIT_WORDS = {
-    Limit.WEIGHTS: "the weights don't fit",
-    Limit.MEMORY: "weights and KV cache together don't fit",
-    Limit.KV_CACHE: "the KV cache",
-    Limit.MAX_NUM_SEQS: "max_num_seqs",
-}
-
-
-@dataclass(frozen=True)
-class _Subject:
-    """What a plan is made for; `note` says why `weights_bytes` is None, or is empty."""
-
-    name: str
-    shape: KVShape
-    weights_bytes: int | None
-    context_len: int | None
-    note: str = ""
+_DEFAULT_INPUT_LEN, _DEFAULT_OUTPUT_LEN = 512, 128
+_SLOS = ("ttft", "tpot")
 
 
 @Parameter(name="*")
@@ -54,15 +36,22 @@ class PlanOptions:
     block_size: int = 32
     """Tokens per KV block."""
     kv_cache_bytes: int | None = None
-    """Bytes of K and V of all layers; by default at most a quarter of the available memory."""
+    """Bytes of K and V of all layers; by default at most a quarter of the available memory, and on a machine
+    by name 90 % of its memory less the weights."""
     max_num_seqs: int = 32
     """Most requests running at once."""
     max_model_len: int | None = None
     """Most tokens of one request; by default the model's own, or the longest --context."""
     memory_bytes: int | None = None
-    """Plan for a machine with this much memory instead of this one."""
+    """Plan for a machine with this much memory instead of its own."""
+    hardware: str | None = None
+    """A machine by name, from its data sheet; by default this machine, measured."""
+    num_threads: int | None = None
+    """Threads of this machine; by default as many as the engine takes."""
+    weights: str | None = None
+    """Plan for weights of this quant type, as q4_0, instead of the model's own."""
 
-    def settings(self, subject: _Subject) -> KVCacheSettings:
+    def settings(self, subject: Subject, machine: Machine) -> KVCacheSettings:
         """The settings that size the cache.
 
         Raises:
@@ -80,116 +69,132 @@ class PlanOptions:
             block_size=self.block_size,
             max_num_seqs=self.max_num_seqs,
             max_model_len=self.max_model_len or default,
-            kv_cache_bytes=self.kv_cache_bytes,
+            kv_cache_bytes=self.kv_cache_bytes or self._named_kv_bytes(subject, machine),
         )
+
+    def _named_kv_bytes(self, subject: Subject, machine: Machine) -> int | None:
+        """What a machine by name has left for K and V; None leaves it to the engine's own rule."""
+        left = machine.kv_memory_bytes(subject.weights_bytes)
+        is_enough = left >= subject.kv.block_bytes(self.block_size)
+        return left if machine.entry is not None and is_enough else None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class WorkloadOptions:
+    """What the requests are like, and what they may take."""
+
+    input_len: int | None = None
+    """Tokens of a prompt; 512 by default."""
+    output_len: int | None = None
+    """Tokens of an answer; 128 by default."""
+    rate: float | None = None
+    """Requests that arrive a second."""
+    goodput: Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=True)] = ()
+    """Limits as NAME:MILLISECONDS, several words or repeated: ttft, tpot."""
+
+    def workload(self, max_model_len: int) -> Workload:
+        """The same in seconds; lengths that were not given shrink to fit `max_model_len`.
+
+        Raises:
+            ConfigError: a length, rate or limit out of range, or together longer than a request can be.
+        """
+        slos = parse_slos(self.goodput)
+        unknown = [name for name in slos if name not in _SLOS]
+        if unknown:
+            raise ConfigError("goodput", unknown[0], f"a plan knows {' and '.join(_SLOS)}")
+        output_len = self.output_len
+        if output_len is None:
+            output_len = max(min(_DEFAULT_OUTPUT_LEN, max_model_len - (self.input_len or 1)), 1)
+        input_len = self.input_len
+        if input_len is None:
+            input_len = max(min(_DEFAULT_INPUT_LEN, max_model_len - output_len), 1)
+        workload = Workload(
+            input_len=input_len,
+            output_len=output_len,
+            rate_per_s=self.rate,
+            ttft_s=slos.get("ttft"),
+            tpot_s=slos.get("tpot"),
+        )
+        if workload.num_tokens > max_model_len:
+            remedy = f"with output_len={output_len} that is {workload.num_tokens}, more than {max_model_len}"
+            raise ConfigError("input_len", input_len, remedy)
+        return workload
 
 
 def plan(
-    *,
     model: str = "smollm2-135m-instruct",
+    *,
     options: PlanOptions = PlanOptions(),
+    workload: WorkloadOptions = WorkloadOptions(),
+    list_hardware: Annotated[bool, Flag] = False,
     json: JsonTarget = None,
 ) -> None:
-    """Show what a model takes in memory and how many requests fit, without loading it.
+    """Show what a model takes in memory, how fast it can be, and which settings fit, without loading it.
 
-    Example: ridgeline plan --context 1024 8192
+    Example: ridgeline plan llama-3-8b --hardware h100 --input-len 1024 --output-len 256 --goodput tpot:20
 
     Parameters
     ----------
     model: str
-        Catalogue name, hf: name, path of a .gguf file (only its header is read), or path of a .json file
-        with dimensions: layers, hidden, heads, kv_heads, head_dim, ffn, vocab, tied, weight_type, window,
-        window_layers.
+        Catalogue name, name of a known model (llama-3-8b, qwen2.5-7b …), hf: name, path of a .gguf file
+        (only its header is read), or path of a .json file with dimensions: layers, hidden, heads, kv_heads,
+        head_dim, ffn, vocab, tied, weight_type, window, window_layers.
+    list_hardware: bool
+        List the machines that --hardware knows, and end.
     json: str
         Write the plan as JSON to this file; - prints it in place of the text.
     """
-    subject = _subject(model)
-    memory = memory_limits() if options.memory_bytes is None else None
+    console = Console()
+    if list_hardware:
+        show_hardware(console)
+        return
+    check_target(json)
+    subject = find_subject(model)
+    if options.weights is not None:
+        subject = subject.with_weights(options.weights)
+    machine = find_machine(options.hardware, options.memory_bytes)
+    settings = options.settings(subject, machine)
     made = make_plan(
-        subject.shape,
-        options.settings(subject),
+        subject.kv,
+        settings,
         weights_bytes=subject.weights_bytes,
-        memory_bytes=memory.available_bytes if memory is not None else options.memory_bytes or 0,
+        memory_bytes=machine.memory_bytes,
         contexts=options.context,
     )
+    wanted = workload.workload(settings.max_model_len)
+    serving = _serving(subject, machine, wanted, options)
     if json is not None:
-        write_json(json, made.document())
+        write_json(json, _document(made, serving))
     if json != "-":
-        print("\n".join(_lines(subject, made, memory)))
+        print("\n".join(memory_lines(subject, made, machine)))
+        if serving is None:
+            print(f"\nLimits of speed need all dimensions, and ceilings: {subject.note}.")
+        else:
+            show_serving(serving, console)
 
 
-def _subject(model: str) -> _Subject:
-    if model.lower().endswith(".json"):
-        return _subject_of_dims(Path(model))
-    path = resolve_model(model, home_dir())
-    header = read_model_header(path)
-    name = model if model in CATALOGUE else path.stem
-    shape = kv_shape(header.config, itemsize=_KV_ITEMSIZE)
-    return _Subject(name, shape, header.weights_bytes, header.config.context_len)
-
-
-def _subject_of_dims(path: Path) -> _Subject:
-    try:
-        values = json_module.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("model", str(path), f"can't be read: {error}") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError("model", str(path), f"is not JSON: {error}") from None
-    dims = model_dims(values)
-    missing = ", ".join(dims.missing_for_weights)
-    return _Subject(
-        path.stem,
-        dims.kv_shape(_KV_ITEMSIZE),
-        dims.weights_bytes(),
-        None,
-        f"unknown without {missing}" if missing else "",
+def _serving(
+    subject: Subject, machine: Machine, workload: Workload, options: PlanOptions
+) -> ServingPlan | None:
+    """The speed's part; None where the model's dimensions don't tell."""
+    if subject.model is None:
+        return None
+    kv_memory_bytes = options.kv_cache_bytes or machine.kv_memory_bytes(subject.weights_bytes)
+    return ServingPlan(
+        ServingModel(subject.model, machine.profile(options.num_threads), workload),
+        kv_memory_bytes=kv_memory_bytes,
+        block_size=options.block_size,
     )
 
 
-def _lines(subject: _Subject, made: Plan, memory: MemoryLimits | None) -> list[str]:
-    shape, cache, block_size = made.shape, made.cache, made.settings.block_size
-    weights = f"{_size(made.weights_bytes)}" if made.weights_bytes is not None else subject.note
-    lines = [
-        f"{subject.name}",
-        f"  weights       {weights}",
-        f"  KV per token  {shape.formula}",
-        f"  KV block      {shape.block_formula(block_size)}",
-        f"  KV cache      {cache.num_blocks:,} blocks × {cache.block_bytes:,} B = "
-        f"{_size(cache.kv_cache_bytes)}: {cache.max_cached_tokens:,} tokens",
-        f"  memory        {_memory_words(made, memory)}",
-        f"  left          {_size(made.memory_left_bytes)} beside weights and KV cache",
-    ]
-    if cache.max_model_len < made.settings.max_model_len:
-        lines.append(
-            f"  max_model_len {cache.max_model_len:,} instead of {made.settings.max_model_len:,}: "
-            f"the KV cache holds no more"
-        )
-    lines += ["", "   context  blocks  bytes of a request  slack  requests in cache  runs out first"]
-    for request in made.requests:
-        lines.append(
-            f"{request.num_tokens:10,}  {request.num_blocks:6,}  {request.allocated_bytes:18,}  "
-            f"{request.slack_tokens:5,}  {made.max_concurrency(request):17,}  "
-            f"{_LIMIT_WORDS[made.first_limit(request)]}"
-        )
-    lines += ["", *(f"  {request.num_tokens:,}: {request.formula}" for request in made.requests)]
-    return [
-        *lines,
-        "",
-        "Limits of speed need measured ceilings of this machine; there are none yet.",
-    ]
-
-
-def _memory_words(made: Plan, memory: MemoryLimits | None) -> str:
-    if memory is None:
-        return f"{_size(made.memory_bytes)}, as --memory-bytes says"
-    words = f"{_size(made.memory_bytes)} available of {_size(memory.machine_bytes)}"
-    if memory.cgroup_limit_bytes is not None:
-        words += f"; the cgroup's limit is {_size(memory.cgroup_limit_bytes)}"
-    return words
-
-
-def _size(num_bytes: int) -> str:
-    for unit, scale in (("GB", 10**9), ("MB", 10**6)):
-        if abs(num_bytes) >= scale:
-            return f"{num_bytes:,} B ({num_bytes / scale:.1f} {unit})"
-    return f"{num_bytes:,} B"
+def _document(made: Plan, serving: ServingPlan | None) -> dict[str, object]:
+    document = dict(made.document())
+    if serving is None:
+        return document
+    limits = {
+        "decode_tok_s_limit": serving.serving.decode_tok_s_limit,
+        "prefill_tok_s_limit": serving.serving.prefill_tok_s_limit,
+        "ridge_batch": serving.ridge_batch,
+    }
+    return document | limits | serving.document()
