@@ -33,6 +33,13 @@ inline __m256i add32(__m256i a, __m256i b) {
     return a;
 }
 
+// The same pointer, of which the compiler knows nothing: what it points to is loaded again, not kept and spilled.
+template <class T>
+inline T* forget(T* p) {
+    asm("" : "+r"(p));
+    return p;
+}
+
 inline __m256i load(const uint8_t* p) {
     return _mm256_load_si256(reinterpret_cast<const __m256i*>(p));
 }
@@ -158,25 +165,22 @@ inline __m256i factors(const uint8_t* scales, int rows) {
 
 // ---- tiles ---------------------------------------------------------------------------------------------
 
-// Columns 16 half .. + 15 of a block times n tokens, added to int16 sums of 16 rows.
+// Columns 16 half + 4 j .. + 3 of a block times n tokens, added to int16 sums of 16 rows, or the first of them.
 template <class Quants, int half, int n>
-inline void add_half(const uint8_t* quants, const int8_t* x, __m256i (&sum)[n][2]) {
+inline void add_columns(const uint8_t* quants, const int8_t* x, int j, bool is_first, __m256i (&sum)[n][2]) {
+    const __m256i q0 = Quants::template unpack<half>(quants, j, 0);
+    const __m256i q1 = Quants::template unpack<half>(quants, j, 1);
 #pragma GCC unroll 4
-    for (int j = 0; j < 4; j++) {
-        const __m256i q0 = Quants::template unpack<half>(quants, j, 0);
-        const __m256i q1 = Quants::template unpack<half>(quants, j, 1);
-        for (int t = 0; t < n; t++) {
-            const __m256i four = broadcast4(x + t * kBlockCols + 16 * half + 4 * j);
-            __m256i p0 = _mm256_maddubs_epi16(q0, four), p1 = _mm256_maddubs_epi16(q1, four);
-            if (Quants::kOffset != 0) {
-                const __m256i offset = _mm256_maddubs_epi16(_mm256_set1_epi8(Quants::kOffset), four);
-                p0 = _mm256_sub_epi16(p0, offset);
-                p1 = _mm256_sub_epi16(p1, offset);
-            }
-            const bool is_first = j == 0 && (half == 0 || Quants::kSumsHalves);
-            sum[t][0] = is_first ? p0 : add16(sum[t][0], p0);
-            sum[t][1] = is_first ? p1 : add16(sum[t][1], p1);
+    for (int t = 0; t < n; t++) {
+        const __m256i four = broadcast4(x + t * kBlockCols + 16 * half + 4 * j);
+        __m256i p0 = _mm256_maddubs_epi16(q0, four), p1 = _mm256_maddubs_epi16(q1, four);
+        if (Quants::kOffset != 0) {
+            const __m256i offset = _mm256_maddubs_epi16(_mm256_set1_epi8(Quants::kOffset), four);
+            p0 = _mm256_sub_epi16(p0, offset);
+            p1 = _mm256_sub_epi16(p1, offset);
         }
+        sum[t][0] = is_first ? p0 : add16(sum[t][0], p0);
+        sum[t][1] = is_first ? p1 : add16(sum[t][1], p1);
     }
 }
 
@@ -184,14 +188,26 @@ inline void add_half(const uint8_t* quants, const int8_t* x, __m256i (&sum)[n][2
 template <class Quants, int n>
 inline void sum_block(const uint8_t* quants, const uint8_t* scales, const int8_t* x, __m256i (&total)[n][2]) {
     __m256i sum[n][2];
-    add_half<Quants, 0>(quants, x, sum);
     if (Quants::kSumsHalves) {
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++) {
+            add_columns<Quants, 0>(quants, x, j, j == 0, sum);
+        }
+#pragma GCC unroll 4
         for (int t = 0; t < n; t++) {
             total[t][0] = _mm256_madd_epi16(sum[t][0], factors<Quants, 0>(scales, 0));
             total[t][1] = _mm256_madd_epi16(sum[t][1], factors<Quants, 0>(scales, 1));
         }
+        quants = forget(quants);
     }
-    add_half<Quants, 1>(quants, x, sum);
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        if (!Quants::kSumsHalves) {
+            add_columns<Quants, 0>(quants, x, j, j == 0, sum);
+        }
+        add_columns<Quants, 1>(quants, x, j, j == 0 && Quants::kSumsHalves, sum);
+    }
+#pragma GCC unroll 4
     for (int t = 0; t < n; t++) {
         const __m256i p0 = _mm256_madd_epi16(sum[t][0], factors<Quants, 1>(scales, 0));
         const __m256i p1 = _mm256_madd_epi16(sum[t][1], factors<Quants, 1>(scales, 1));
@@ -219,24 +235,31 @@ struct Int8Kernel {
     template <int n>
     static void run(const Tile& tile, TileSums<kMaxTokens>& acc) {
         constexpr PanelParts kParts = kPanelParts[static_cast<int>(type)];
-        int64_t at = input_at(*tile.x, tile.token, 0);
-        const uint8_t* next = tile.next;
-        for (int64_t b = 0; b < tile.weight->cols / kBlockCols; b++, at += kTokenTile) {
+        const int64_t at = input_at(*tile.x, tile.token, 0), num_blocks = tile.weight->cols / kBlockCols;
+        const int8_t* x = tile.x->q8 + at * kBlockCols;
+        const float *x_scale = tile.x->scale8 + at, *x_sum = tile.x->sum8 + at;
+        const uint8_t *const panel = tile.panel, *next = tile.next;
+        float* sums = acc[0];
+        for (int64_t b = 0; b < num_blocks; b++) {
             const BlockOffsets offsets = block_offsets(kParts, b);
-            const uint8_t* const super = tile.panel + offsets.super;
-            const uint8_t* const scales = tile.panel + offsets.scales;
+            const uint8_t* const super = panel + offsets.super;
+            const uint8_t* const scales = panel + offsets.scales;
             next = prefetch(next, kParts.quant_bytes + kParts.scale_bytes);
             __m256i total[n][2];
-            sum_block<Quants, n>(tile.panel + offsets.quants, scales, tile.x->q8 + at * kBlockCols, total);
+            sum_block<Quants, n>(panel + offsets.quants, scales, x, total);
             const Rows16 scale = Scales::scale(super, scales);
             Rows16 minimum = {};
             if constexpr (Scales::kHasMinimum) {
                 minimum = Scales::minimum(super, scales);
             }
+            sums = forget(sums);
+#pragma GCC unroll 4
             for (int t = 0; t < n; t++) {
-                accumulate<Scales>(scale, minimum, total[t], tile.x->scale8[at + t], tile.x->sum8[at + t],
-                                   acc[t]);
+                accumulate<Scales>(scale, minimum, total[t], x_scale[t], x_sum[t], sums + t * kPanelRows);
             }
+            x += kTokenTile * kBlockCols;
+            x_scale += kTokenTile;
+            x_sum += kTokenTile;
         }
     }
 };
@@ -245,29 +268,41 @@ struct Int16Kernel {
     template <int n>
     static void run(const Tile& tile, TileSums<kMaxTokens>& acc) {
         constexpr PanelParts kParts = kPanelParts[static_cast<int>(QuantType::Q8_0)];
-        int64_t at = input_at(*tile.x, tile.token, 0);
-        const uint8_t* next = tile.next;
-        for (int64_t b = 0; b < tile.weight->cols / kBlockCols; b++, at += kTokenTile) {
+        const int64_t at = input_at(*tile.x, tile.token, 0), num_blocks = tile.weight->cols / kBlockCols;
+        const int16_t* x = tile.x->q16 + at * kBlockCols;
+        const float* x_scale = tile.x->scale16 + at;
+        const uint8_t *const panel = tile.panel, *next = tile.next;
+        float* sums = acc[0];
+        for (int64_t b = 0; b < num_blocks; b++) {
             const BlockOffsets offsets = block_offsets(kParts, b);
-            const uint8_t* const quants = tile.panel + offsets.quants;
-            const int16_t* const x = tile.x->q16 + at * kBlockCols;
             next = prefetch(next, kParts.quant_bytes + kParts.scale_bytes);
             __m256i total[n][2];
-#pragma GCC unroll 16
-            for (int i = 0; i < 16; i++) { // group i / 2 of 4 columns, even columns, then odd ones
-                const __m256i v0 = load(quants + 64 * (i / 2)), v1 = load(quants + 64 * (i / 2) + 32);
-                const __m256i q0 = _mm256_srai_epi16(i % 2 == 0 ? _mm256_slli_epi16(v0, 8) : v0, 8);
-                const __m256i q1 = _mm256_srai_epi16(i % 2 == 0 ? _mm256_slli_epi16(v1, 8) : v1, 8);
-                for (int t = 0; t < n; t++) {
-                    const __m256i two = broadcast4(x + t * kBlockCols + 2 * i);
-                    const __m256i p0 = _mm256_madd_epi16(q0, two), p1 = _mm256_madd_epi16(q1, two);
-                    total[t][0] = i == 0 ? p0 : add32(total[t][0], p0);
-                    total[t][1] = i == 0 ? p1 : add32(total[t][1], p1);
-                }
-            }
-            const Rows16 scale = halves(tile.panel + offsets.scales);
+            sum_block<n>(panel + offsets.quants, x, total);
+            const Rows16 scale = halves(panel + offsets.scales);
+            sums = forget(sums);
+#pragma GCC unroll 4
             for (int t = 0; t < n; t++) {
-                accumulate<PlainScales>(scale, {}, total[t], tile.x->scale16[at + t], 0.0f, acc[t]);
+                accumulate<PlainScales>(scale, {}, total[t], x_scale[t], 0.0f, sums + t * kPanelRows);
+            }
+            x += kTokenTile * kBlockCols;
+            x_scale += kTokenTile;
+        }
+    }
+
+    // The exact sums of one block, [tokens][16 rows].
+    template <int n>
+    static void sum_block(const uint8_t* quants, const int16_t* x, __m256i (&total)[n][2]) {
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; i++) { // group i / 2 of 4 columns, even columns, then odd ones
+            const __m256i v0 = load(quants + 64 * (i / 2)), v1 = load(quants + 64 * (i / 2) + 32);
+            const __m256i q0 = _mm256_srai_epi16(i % 2 == 0 ? _mm256_slli_epi16(v0, 8) : v0, 8);
+            const __m256i q1 = _mm256_srai_epi16(i % 2 == 0 ? _mm256_slli_epi16(v1, 8) : v1, 8);
+#pragma GCC unroll 4
+            for (int t = 0; t < n; t++) {
+                const __m256i two = broadcast4(x + t * kBlockCols + 2 * i);
+                const __m256i p0 = _mm256_madd_epi16(q0, two), p1 = _mm256_madd_epi16(q1, two);
+                total[t][0] = i == 0 ? p0 : add32(total[t][0], p0);
+                total[t][1] = i == 0 ? p1 : add32(total[t][1], p1);
             }
         }
     }
@@ -300,15 +335,21 @@ struct FloatKernel {
         const int64_t cols = tile.weight->cols;
         const float* const x = tile.x->x + tile.token * cols;
         const uint8_t* weights = tile.panel;
-        __m256 sum[n][2] = {};
+        __m256 sum[n][2];
+#pragma GCC unroll 4
+        for (int t = 0; t < n; t++) { // an initialiser would be a memset, and keep the sums in memory
+            sum[t][0] = sum[t][1] = _mm256_setzero_ps();
+        }
         for (int64_t col = 0; col < cols; col++, weights += kPanelRows * Format::kSize) {
             const __m256 w0 = Format::load(weights), w1 = Format::load(weights + kLanes * Format::kSize);
+#pragma GCC unroll 4
             for (int t = 0; t < n; t++) {
                 const __m256 value = _mm256_broadcast_ss(x + t * cols + col);
                 sum[t][0] = _mm256_fmadd_ps(w0, value, sum[t][0]);
                 sum[t][1] = _mm256_fmadd_ps(w1, value, sum[t][1]);
             }
         }
+#pragma GCC unroll 4
         for (int t = 0; t < n; t++) {
             _mm256_store_ps(acc[t], sum[t][0]);
             _mm256_store_ps(acc[t] + kLanes, sum[t][1]);
