@@ -7,6 +7,7 @@
 // positions in order. Three rows go together (12 accumulators), so that every K and V vector is widened from
 // fp16 once for all of them: the query heads of one KV head, or of several tokens. Meanwhile the next tile is
 // fetched.
+#include <algorithm>
 #include <cmath>
 
 #include "isa/avx2.h"
@@ -20,22 +21,31 @@ constexpr int kTileVectors = kPositionTile / kLanes;
 
 template <int num_rows>
 void score_tile(const KVTile& tile, const float* query, int64_t head_dim, float (*score)[kPositionTile]) {
-    __m256 acc[num_rows][kTileVectors] = {};
+    __m256 acc[num_rows][kTileVectors];
+#pragma GCC unroll 3
+    for (int r = 0; r < num_rows; r++) { // an initialiser would be a memset, and keep the sums in memory
+        acc[r][0] = acc[r][1] = acc[r][2] = acc[r][3] = _mm256_setzero_ps();
+    }
     for (int64_t d = 0; d < head_dim; d++) {
         _mm_prefetch(reinterpret_cast<const char*>(tile.next_k + d * tile.k_stride), _MM_HINT_T0);
         // 12 accumulators, 3 queries and one K vector are all the registers there are.
         __m256 q[num_rows];
+#pragma GCC unroll 3
         for (int r = 0; r < num_rows; r++) {
             q[r] = _mm256_broadcast_ss(query + r * head_dim + d);
         }
+#pragma GCC unroll 4
         for (int j = 0; j < kTileVectors; j++) {
             const __m256 k = load_half8(tile.k[j / 2] + d * tile.k_stride + j % 2 * kLanes);
+#pragma GCC unroll 3
             for (int r = 0; r < num_rows; r++) {
                 acc[r][j] = _mm256_fmadd_ps(k, q[r], acc[r][j]);
             }
         }
     }
+#pragma GCC unroll 3
     for (int r = 0; r < num_rows; r++) {
+#pragma GCC unroll 4
         for (int j = 0; j < kTileVectors; j++) {
             _mm256_store_ps(score[r] + j * kLanes, acc[r][j]);
         }
@@ -44,9 +54,7 @@ void score_tile(const KVTile& tile, const float* query, int64_t head_dim, float 
 
 // Turns scores into weights exp(score - max) (zero beyond the end) and brings max, sum and out up to date.
 void update_softmax(const SoftmaxState& state, int64_t row, int64_t num_positions, float* score) {
-    for (int64_t p = num_positions; p < kPositionTile; p++) {
-        score[p] = -INFINITY;
-    }
+    std::fill(score + num_positions, score + kPositionTile, -INFINITY);
     __m256 s[kTileVectors];
     for (int j = 0; j < kTileVectors; j++) {
         s[j] = _mm256_load_ps(score + j * kLanes);
@@ -61,15 +69,16 @@ void update_softmax(const SoftmaxState& state, int64_t row, int64_t num_position
             _mm256_storeu_ps(out + d, _mm256_mul_ps(_mm256_loadu_ps(out + d), _mm256_set1_ps(shrink)));
         }
     }
+    const __m256 max = _mm256_set1_ps(state.max[row]);
     for (int j = 0; j < kTileVectors; j++) {
-        const __m256 distance = _mm256_sub_ps(s[j], _mm256_set1_ps(state.max[row]));
-        _mm256_store_ps(score + j * kLanes, exp_polynomial(distance));
+        s[j] = exp_polynomial(_mm256_sub_ps(s[j], max));
+        _mm256_store_ps(score + j * kLanes, s[j]);
     }
-    for (int64_t p = num_positions; p < kPositionTile; p++) {
-        score[p] = 0.0f;
-    }
-    for (int j = 0; j < kTileVectors; j++) {
-        s[j] = _mm256_load_ps(score + j * kLanes);
+    if (num_positions < kPositionTile) {
+        std::fill(score + num_positions, score + kPositionTile, 0.0f);
+        for (int j = 0; j < kTileVectors; j++) {
+            s[j] = _mm256_load_ps(score + j * kLanes);
+        }
     }
     state.sum[row] += sum_lanes(_mm256_add_ps(_mm256_add_ps(s[0], s[1]), _mm256_add_ps(s[2], s[3])));
 }
@@ -79,7 +88,9 @@ template <int num_rows, int num_vectors>
 void add_values(const KVTile& tile, const float (*weight)[kPositionTile], int64_t head_dim, int64_t d,
                 float* out) {
     __m256 acc[num_rows][num_vectors];
+#pragma GCC unroll 3
     for (int r = 0; r < num_rows; r++) {
+#pragma GCC unroll 4
         for (int j = 0; j < num_vectors; j++) {
             acc[r][j] = _mm256_loadu_ps(out + r * head_dim + d + j * kLanes);
         }
@@ -89,17 +100,22 @@ void add_values(const KVTile& tile, const float (*weight)[kPositionTile], int64_
         const uint16_t* const next = tile.next_v + p * head_dim + d;
         _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T0);
         __m256 w[num_rows];
+#pragma GCC unroll 3
         for (int r = 0; r < num_rows; r++) {
             w[r] = _mm256_broadcast_ss(&weight[r][p]);
         }
+#pragma GCC unroll 4
         for (int j = 0; j < num_vectors; j++) {
             const __m256 v = load_half8(tile.v[p / kHalfTile] + at + j * kLanes);
+#pragma GCC unroll 3
             for (int r = 0; r < num_rows; r++) {
                 acc[r][j] = _mm256_fmadd_ps(w[r], v, acc[r][j]);
             }
         }
     }
+#pragma GCC unroll 3
     for (int r = 0; r < num_rows; r++) {
+#pragma GCC unroll 4
         for (int j = 0; j < num_vectors; j++) {
             _mm256_storeu_ps(out + r * head_dim + d + j * kLanes, acc[r][j]);
         }

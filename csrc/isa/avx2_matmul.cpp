@@ -33,7 +33,8 @@ inline __m256i add32(__m256i a, __m256i b) {
     return a;
 }
 
-// The same pointer, of which the compiler knows nothing: what it points to is loaded again, not kept and spilled.
+// The same pointer, of which the compiler knows nothing: what it points to is loaded again, not kept and
+// spilled.
 template <class T>
 inline T* forget(T* p) {
     asm("" : "+r"(p));
@@ -165,7 +166,8 @@ inline __m256i factors(const uint8_t* scales, int rows) {
 
 // ---- tiles ---------------------------------------------------------------------------------------------
 
-// Columns 16 half + 4 j .. + 3 of a block times n tokens, added to int16 sums of 16 rows, or the first of them.
+// Columns 16 half + 4 j .. + 3 of a block times n tokens, added to int16 sums of 16 rows, or the first of
+// them.
 template <class Quants, int half, int n>
 inline void add_columns(const uint8_t* quants, const int8_t* x, int j, bool is_first, __m256i (&sum)[n][2]) {
     const __m256i q0 = Quants::template unpack<half>(quants, j, 0);
