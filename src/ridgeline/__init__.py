@@ -15,6 +15,7 @@ from ridgeline.errors import (
 )
 from ridgeline.outputs import CompletionOutput, FinishReason, Logprob, RequestMetrics, RequestOutput
 from ridgeline.sampling_params import SamplingParams
+from ridgeline.structured_outputs import StructuredOutputs
 
 if TYPE_CHECKING:
     from ridgeline.llm import LLM
@@ -36,6 +37,7 @@ __all__ = [
     "RequestOutput",
     "RidgelineError",
     "SamplingParams",
+    "StructuredOutputs",
 ]
 
 

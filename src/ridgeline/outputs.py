@@ -14,10 +14,12 @@ class FinishReason(StrEnum):
     ABORT = "abort"
     TIMEOUT = "timeout"
     """Its deadline passed, or the server's at shutdown."""
+    ERROR = "error"
+    """Its own computation failed, through no fault of the caller."""
 
 
 StopReason = int | str | None
-"""The stop token id or stop string that ended a request; None for every other reason."""
+"""The stop token id or stop string that ended a request, what failed for `error`; None otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ridgeline.errors import RequestError
+from ridgeline.structured_outputs import StructuredOutputs
 
 MAX_N = 128
 MAX_STOP_STRINGS = 16
@@ -60,6 +61,8 @@ class SamplingParams:
     """Added to the logit of each token id; values in [−100, 100]."""
     skip_special_tokens: bool = True
     """Leave control tokens out of the text."""
+    structured_outputs: StructuredOutputs | None = None
+    """The form that the text must have; None leaves it free."""
 
     def __post_init__(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
@@ -74,6 +77,8 @@ class SamplingParams:
         for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(name, getattr(self, name), "must be true or false")
+        if self.structured_outputs is not None:
+            self._check_structure()
 
     @property
     def is_greedy(self) -> bool:
@@ -101,6 +106,14 @@ class SamplingParams:
                 _check_int(name, getattr(self, name), "must be ≥ 0, or -1 for the whole vocabulary", low=-1)
         if self.seed is not None:
             _check_int("seed", self.seed, "must be in 0…2**63-1, or -1 for none", low=0, high=MAX_SEED)
+
+    def _check_structure(self) -> None:
+        if not isinstance(self.structured_outputs, StructuredOutputs):
+            raise RequestError("structured_outputs", self.structured_outputs, "must be StructuredOutputs")
+        for name in ("ignore_eos", "min_tokens"):
+            if getattr(self, name):
+                remedy = "leave it out: with structured_outputs the form alone says where the text ends"
+                raise RequestError(name, getattr(self, name), remedy)
 
     def _check_stops(self) -> None:
         if len(self.stop) > MAX_STOP_STRINGS:

@@ -24,7 +24,7 @@ class Request:
 
     `max_num_tokens` bounds prompt plus output. `seed`, `choice_index` and the output position key
     every random draw. Lower `priority` is more urgent. Only requests with one `cache_salt` share cached
-    blocks. `fork_of` names the first sample of the same prompt, whose prompt blocks this one takes over.
+    blocks. `grammar` is what the output must follow, compiled, and opaque here. `fork_of` names the first sample of the same prompt, whose prompt blocks this one takes over.
     `queue_key` orders the waiting queue. `num_prompt_logprobs` prompt positions have given their logprobs.
     The `*_at_s` are instants on one monotonic clock, in seconds: `queued_at_s` entered the waiting
     queue, `scheduled_at_s` first given tokens.
@@ -41,6 +41,7 @@ class Request:
     priority: int = 0
     cache_salt: str | None = None
     fork_of: str | None = None
+    grammar: object | None = None
     queue_key: tuple[float, int] = (0.0, 0)
     status: RequestStatus = RequestStatus.WAITING
     num_computed_tokens: int = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ridgeline.config.scheduler import SchedulerConfig
 from ridgeline.core import events
 from ridgeline.core.kv_cache_manager import KVCacheManager, Occupancy
@@ -98,16 +100,16 @@ class Scheduler:
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, runner_output: ModelRunnerOutput, now: float
-    ) -> list[Request]:
-        """Advance the scheduled requests by what was computed; returns those that got a token.
+    ) -> list[tuple[Request, int]]:
+        """Advance the scheduled requests by what was computed; returns who got tokens, and how many.
 
         A request that was finished while the step ran is left alone: its tokens are dropped.
         """
-        manager, advanced = self._kv_cache_manager, list[Request]()
+        manager, advanced = self._kv_cache_manager, list[tuple[Request, int]]()
         block_size = manager.block_size
         manager.confirm_copies(now)
         sampled = zip(scheduler_output.scheduled, runner_output.sampled_token_ids, strict=True)
-        for item, token_id in sampled:
+        for index, (item, token_id) in enumerate(sampled):
             request, num_new_tokens = item.request, item.num_scheduled_tokens
             if request.status is not RequestStatus.RUNNING:
                 continue
@@ -118,12 +120,13 @@ class Scheduler:
                 num_known = min(request.num_computed_tokens, request.num_prompt_tokens - 1)
                 request.num_prompt_logprobs = max(request.num_prompt_logprobs, num_known)
             if token_id is None:
+                if index in runner_output.failures:
+                    self._finish(request, FinishReason.ERROR, runner_output.failures[index], now)
                 continue
             if not request.output_token_ids and request.request_id in self._samples:
                 self._fork(request, now)
-            request.output_token_ids.append(token_id)
-            advanced.append(request)
-            self._check_stop(request, token_id, now)
+            forced_token_ids = runner_output.forced_token_ids.get(index, ())
+            advanced.append((request, self._append(request, (token_id, *forced_token_ids), now)))
         return advanced
 
     def finish_request(
@@ -305,6 +308,15 @@ class Scheduler:
             if request.status is RequestStatus.WAITING and request.request_id not in self._forks:
                 request.num_computed_tokens = self._kv_cache_manager.fork(first, request, now)
                 self._forks[request.request_id] = request
+
+    def _append(self, request: Request, token_ids: Sequence[int], now: float) -> int:
+        """Add tokens to a request's output up to the one that ends it; returns how many."""
+        for num_taken, token_id in enumerate(token_ids, 1):
+            request.output_token_ids.append(token_id)
+            self._check_stop(request, token_id, now)
+            if request.status is RequestStatus.FINISHED:
+                return num_taken
+        return len(token_ids)
 
     def _check_stop(self, request: Request, token_id: int, now: float) -> None:
         params = request.sampling_params

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -64,6 +64,8 @@ class ModelRunnerOutput:
 
     `sampled_token_ids[i]` is None where request i still has tokens to compute.
     `prompt_logprobs[i]` holds one entry per prompt position that this step made known.
+    `forced_token_ids[i]` follow the sampled token of request i without a choice, by its grammar (no entry:
+    none). `failures[i]` says why the grammar of request i can't be followed any more; it ends here.
     `op_seconds` maps an op's name to the seconds it took in this step.
     """
 
@@ -71,3 +73,5 @@ class ModelRunnerOutput:
     logprobs: Sequence[TokenLogprobs | None]
     prompt_logprobs: Sequence[Sequence[TokenLogprobs]]
     op_seconds: dict[str, float] = field(default_factory=dict)
+    forced_token_ids: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    failures: Mapping[int, str] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -27,7 +27,8 @@ class EventListener(Protocol):
 class EngineOutput(NamedTuple):
     """What one step made known of one request.
 
-    `token_id` is None when the step computed a piece of the prompt only.
+    `token_id` is None when the step computed a piece of the prompt only, or the request failed.
+    `forced_token_ids` came with it, without a choice.
     """
 
     request: Request
@@ -35,6 +36,7 @@ class EngineOutput(NamedTuple):
     logprobs: TokenLogprobs | None
     prompt_logprobs: Sequence[TokenLogprobs]
     emitted_at_s: float
+    forced_token_ids: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +158,10 @@ class Engine:
         now = step.finished_at_s
         advanced = self.scheduler.update_from_output(step.scheduler_output, step.runner_output, now)
         self.publish_events(
-            TokensEmitted(now, tuple([(request.request_id, 1) for request in advanced])), _step_finished(step)
+            TokensEmitted(now, tuple([(request.request_id, count) for request, count in advanced])),
+            _step_finished(step),
         )
-        return _engine_outputs(step)
+        return _engine_outputs(step, dict(advanced) if step.runner_output.forced_token_ids else {})
 
     def publish_events(self, *events: Event) -> None:
         """Hand the core's events, then these, to the listeners."""
@@ -174,9 +177,10 @@ class Engine:
         self._executor.close()
 
 
-def _engine_outputs(step: ExecutedStep) -> list[EngineOutput]:
+def _engine_outputs(step: ExecutedStep, num_taken: Mapping[Request, int]) -> list[EngineOutput]:
+    """`num_taken` says how many tokens a request took, for those that may have taken several."""
     runner_output = step.runner_output
-    return [
+    outputs = [
         EngineOutput(item.request, token_id, logprobs, prompt_logprobs, step.finished_at_s)
         for item, token_id, logprobs, prompt_logprobs in zip(
             step.scheduler_output.scheduled,
@@ -186,6 +190,10 @@ def _engine_outputs(step: ExecutedStep) -> list[EngineOutput]:
             strict=True,
         )
     ]
+    for index, token_ids in runner_output.forced_token_ids.items():
+        num_forced = max(num_taken.get(outputs[index].request, 0) - 1, 0)
+        outputs[index] = outputs[index]._replace(forced_token_ids=token_ids[:num_forced])
+    return outputs
 
 
 def _step_finished(step: ExecutedStep) -> StepFinished:

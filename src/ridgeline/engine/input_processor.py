@@ -9,6 +9,8 @@ from ridgeline.config.engine import EngineLimits
 from ridgeline.core.kv_cache_manager import num_blocks_for
 from ridgeline.core.request import Request
 from ridgeline.errors import RequestError
+from ridgeline.grammar.compiler import GrammarCompiler
+from ridgeline.grammar.matcher import CompiledGrammar
 from ridgeline.sampling.rng import draw_seed
 from ridgeline.sampling_params import SamplingParams
 from ridgeline.tokenizer.gguf_tokenizer import Tokenizer
@@ -35,11 +37,12 @@ class ParsedPrompt:
 
 
 class InputProcessor:
-    """Tokenises and checks prompts, and makes one Request per choice."""
+    """Tokenises and checks prompts, compiles grammars, and makes one Request per choice."""
 
     def __init__(self, tokenizer: Tokenizer, limits: EngineLimits) -> None:
         self._tokenizer = tokenizer
         self._limits = limits
+        self._grammar_compiler = GrammarCompiler(tokenizer)
 
     def parse_prompt(self, prompt: object) -> ParsedPrompt:
         """Take `"text"`, `[ids]`, or a dict with `prompt` or `prompt_token_ids` and perhaps `cache_salt`.
@@ -81,10 +84,12 @@ class InputProcessor:
         """Check length and the parameters that depend on the model.
 
         Raises:
-            RequestError: the prompt is too long or a field names tokens that don't exist.
+            RequestError: the prompt is too long, a field names tokens that don't exist, or the output can't
+                be made to follow `structured_outputs`.
         """
         self._check_length(prompt)
         self._check_params(params)
+        self._grammar_of(params)
 
     def check_requests(self, prompts: Sequence[ParsedPrompt], params: Sequence[SamplingParams]) -> None:
         """`check_request` of each; an error says which of several prompts it is about."""
@@ -103,6 +108,7 @@ class InputProcessor:
             RequestError: as `check_request`.
         """
         self.check_request(prompt, params)
+        grammar = self._grammar_of(params)
         seed = draw_seed() if params.seed is None else params.seed
         num_prompt_tokens = len(prompt.token_ids)
         max_num_tokens = self._limits.max_model_len
@@ -121,9 +127,14 @@ class InputProcessor:
                 priority=prompt.priority,
                 cache_salt=prompt.cache_salt,
                 fork_of=f"{request_id}-0" if choice_index > 0 else None,
+                grammar=grammar,
             )
             for choice_index in range(params.n)
         ]
+
+    def _grammar_of(self, params: SamplingParams) -> CompiledGrammar | None:
+        wanted = params.structured_outputs
+        return self._grammar_compiler.compile(wanted) if wanted is not None else None
 
     def _parse_dict(self, prompt: dict[object, object]) -> ParsedPrompt:
         keys = set(prompt)

@@ -109,9 +109,11 @@ class OutputProcessor:
             if place is None:
                 continue
             group, choice = place
+            if choice.is_over:
+                continue
             if output.prompt_logprobs and group.prompt_logprobs is not None:
                 group.prompt_logprobs += [self._logprobs(entry) for entry in output.prompt_logprobs]
-            if output.token_id is not None:
+            if output.token_id is not None or output.request.is_finished:
                 delta = self._push(group, choice, output)
                 if delta is not None:
                     completions.setdefault(group.request_id, []).append(delta)
@@ -126,14 +128,28 @@ class OutputProcessor:
         )
 
     def _push(self, group: _Group, choice: _Choice, output: EngineOutput) -> CompletionOutput | None:
-        """Take one token; its delta, or None while everything is held back."""
-        request, token_id = choice.request, output.token_id
-        assert token_id is not None
-        choice.token_times_s.append(output.emitted_at_s)
-        logprobs = None
-        if output.logprobs is not None:
-            logprobs = self._logprobs(output.logprobs)
-            choice.cumulative_logprob += logprobs[token_id].logprob
+        """Take a step's tokens; their delta, or None while everything is held back."""
+        text = ""
+        if output.token_id is not None:
+            logprobs = None
+            if output.logprobs is not None:
+                logprobs = self._logprobs(output.logprobs)
+                choice.cumulative_logprob += logprobs[output.token_id].logprob
+            text = self._read(choice, output.token_id, logprobs, output.emitted_at_s)
+        for token_id in output.forced_token_ids:
+            if choice.stop_string is None:
+                text += self._read(choice, token_id, None, output.emitted_at_s)
+        if choice.request.is_finished:
+            return self._closed(group, choice, text)
+        choice.num_chars_released += len(text)
+        return self._released(choice, text)
+
+    def _read(
+        self, choice: _Choice, token_id: int, logprobs: LogprobsAtPosition | None, emitted_at_s: float
+    ) -> str:
+        """Take one token; the text that it releases. A stop string in it ends the request."""
+        request = choice.request
+        choice.token_times_s.append(emitted_at_s)
         detokenizer = choice.detokenizer
         text = "" if self._is_hidden_stop(request, token_id) else detokenizer.push(token_id)
         choice.num_chars_pushed += len(text)
@@ -145,10 +161,7 @@ class OutputProcessor:
                 self._engine.finish_request(
                     request.request_id, FinishReason.STOP, stop_reason=choice.stop_string
                 )
-        if request.is_finished:
-            return self._closed(group, choice, text)
-        choice.num_chars_released += len(text)
-        return self._released(choice, text)
+        return text
 
     def _released(self, choice: _Choice, text: str) -> CompletionOutput | None:
         tokens, held = [], choice.held

@@ -1,0 +1,186 @@
+"""What is wrong with a JSON Schema, and where: for schemas that can't be followed to the letter.
+
+llguidance compiles a schema or refuses it, without saying which part it refuses; here the part is found.
+Two things that it accepts are refused too: a schema that only endless values satisfy, and a lower bound on
+properties that repeated keys could pass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import NamedTuple
+from urllib.parse import unquote
+
+Schema = Mapping[str, object]
+Validate = Callable[[Schema], str | None]
+"""What the compiler says against a schema, None when it takes it."""
+
+
+class SchemaProblem(NamedTuple):
+    """One part of a schema that can't be followed: its JSON pointer, and why."""
+
+    pointer: str
+    reason: str
+
+
+_SINGLE = ("items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames")
+_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_DEFINITIONS = ("$defs", "definitions")
+
+# What the compiler says → the keywords that it means.
+_MEANT: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (r"Unknown format", ("format",)),
+    (r"regex parse error|lookarounds|look-around|invalid regex", ("pattern", "patternProperties")),
+    (r"Pointer|Resource|\$ref", ("$ref",)),
+    (r"Invalid type|Expected type", ("type",)),
+    (r"multiple of", ("multipleOf",)),
+    (r"required property", ("required",)),
+    (r"min/maxProperties", ("minProperties", "maxProperties")),
+    (r"anyOf is empty", ("anyOf", "oneOf", "enum")),
+    (r"incompatible|Unsatisfiable", ("allOf", "enum", "const", "$ref", "anyOf")),
+)
+
+
+def find_problem(schema: Schema, validate: Validate) -> SchemaProblem | None:
+    """The first part of `schema` that can't be followed, None when all of it can."""
+    message = validate(schema)
+    if message is not None:
+        pointer, part = _locate(schema, message, validate)
+        return _described(pointer, part, message)
+    for pointer, part in _walk(schema, ""):
+        least, required = part.get("minProperties"), part.get("required")
+        num_required = len(required) if isinstance(required, list) else 0
+        if isinstance(least, int) and least > max(1, num_required):
+            reason = "the keyword \"minProperties\" above 1 can't be kept beyond what is required: keys may repeat"
+            return SchemaProblem(f"{pointer}/minProperties", reason)
+    if not _has_finite_value(schema):
+        return SchemaProblem("/", "only an endless value satisfies it: a required part always holds another one")
+    return None
+
+
+def _walk(schema: Schema, pointer: str) -> Iterator[tuple[str, Schema]]:
+    yield pointer, schema
+    for child_pointer, child in _children(schema, pointer):
+        yield from _walk(child, child_pointer)
+
+
+def _children(schema: Schema, pointer: str) -> Iterator[tuple[str, Schema]]:
+    for key, value in schema.items():
+        at = f"{pointer}/{_escaped(key)}"
+        if key in _SINGLE and isinstance(value, Mapping):
+            yield at, value
+        elif key in _LISTS and isinstance(value, list):
+            yield from ((f"{at}/{i}", item) for i, item in enumerate(value) if isinstance(item, Mapping))
+        elif key in _MAPS and isinstance(value, Mapping):
+            for name, item in value.items():
+                if isinstance(item, Mapping):
+                    yield f"{at}/{_escaped(name)}", item
+
+
+def _escaped(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _locate(root: Schema, message: str, validate: Validate) -> tuple[str, Schema]:
+    """The deepest part that is refused for the same reason when it stands alone."""
+    pointer, part = "", root
+    definitions = {key: root[key] for key in _DEFINITIONS if key in root}
+    seen = {pointer}
+    while True:
+        for child_pointer, child in (*_children(part, pointer), *_referred(part, root)):
+            if child_pointer not in seen and validate({**definitions, **child}) == message:
+                pointer, part = child_pointer, child
+                seen.add(pointer)
+                break
+        else:
+            return pointer, part
+
+
+def _referred(part: Schema, root: Schema) -> Iterator[tuple[str, Schema]]:
+    reference = part.get("$ref")
+    target = _resolved(reference, root) if isinstance(reference, str) else None
+    if isinstance(target, Mapping):
+        yield str(reference)[1:], target
+
+
+def _resolved(reference: str, root: Schema) -> object:
+    """What `#/a/b` points to in `root`; None for nothing, and for other documents."""
+    if not reference.startswith("#"):
+        return None
+    target: object = root
+    for key in reference[1:].split("/")[1:]:
+        name = unquote(key).replace("~1", "/").replace("~0", "~")
+        if isinstance(target, Mapping):
+            target = target.get(name)
+        elif isinstance(target, list) and name.isdigit() and int(name) < len(target):
+            target = target[int(name)]
+        else:
+            return None
+    return target
+
+
+def _has_finite_value(root: Schema) -> bool:
+    """Whether some value satisfies the schema and ends.
+
+    References are taken as endless until what they point to is found finite without them: the least
+    fixed point.
+    """
+    references = {part["$ref"] for _, part in _walk(root, "") if isinstance(part.get("$ref"), str)}
+    finite = {reference for reference in references if not isinstance(_resolved(reference, root), Mapping)}
+    while True:
+        grown = {
+            reference
+            for reference in references - finite
+            if _ends(_resolved(reference, root), finite)
+        }
+        if not grown:
+            return _ends(root, finite)
+        finite |= grown
+
+
+def _ends(schema: object, finite: Collection[object]) -> bool:
+    """Whether a value can end, given the references that can."""
+    if not isinstance(schema, Mapping) or "enum" in schema or "const" in schema:
+        return True
+    if isinstance(schema.get("$ref"), str) and schema["$ref"] not in finite:
+        return False
+    if not all(_ends(part, finite) for part in _listed(schema, "allOf")):
+        return False
+    for key in ("anyOf", "oneOf"):
+        parts = _listed(schema, key)
+        if parts and not any(_ends(part, finite) for part in parts):
+            return False
+    kinds = schema.get("type")
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if kinds == ["object"]:
+        properties = schema.get("properties")
+        known = properties if isinstance(properties, Mapping) else {}
+        return all(_ends(known.get(name), finite) for name in _listed(schema, "required"))
+    if kinds == ["array"]:
+        least = schema.get("minItems", 0)
+        parts = _listed(schema, "prefixItems")[: least if isinstance(least, int) else 0]
+        needs_more = isinstance(least, int) and least > len(parts)
+        return all(_ends(part, finite) for part in parts) and (
+            not needs_more or _ends(schema.get("items"), finite)
+        )
+    return True
+
+
+def _listed(schema: Schema, key: str) -> list[object]:
+    value = schema.get(key)
+    return value if isinstance(value, list) else []
+
+
+def _described(pointer: str, part: Schema, message: str) -> SchemaProblem:
+    unknown = re.match(r'Unimplemented keys: \["([^"]+)"', message)
+    if unknown:
+        keyword = unknown.group(1)
+        return SchemaProblem(f"{pointer}/{keyword}", f'the keyword "{keyword}" is not supported; leave it out')
+    named = [key for key in part if re.search(rf"\b{re.escape(key)}\b", message)]
+    meant = [key for pattern, keys in _MEANT if re.search(pattern, message) for key in keys if key in part]
+    text = " ".join(message.split())
+    for keyword in (*named, *meant):
+        return SchemaProblem(f"{pointer}/{keyword}", f'the keyword "{keyword}" can\'t be followed: {text}')
+    return SchemaProblem(pointer or "/", text)
