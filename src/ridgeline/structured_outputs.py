@@ -74,7 +74,7 @@ def _schema_text(schema: object, field: str) -> str:
         except (ValueError, RecursionError) as error:
             raise RequestError(field, schema, f"must be a JSON Schema: {error}") from None
     if not isinstance(schema, Mapping):
-        raise RequestError(field, schema, "must be a JSON Schema: an object, its text, or true for any object")
+        raise RequestError(field, schema, "must be a JSON Schema: an object, its text, or true (any object)")
     try:
         return json_text.dumps(dict(schema), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:

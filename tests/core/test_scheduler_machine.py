@@ -98,7 +98,21 @@ class Model:
             else None
             for i in output.scheduled
         ]
-        return ModelRunnerOutput(tokens, [None] * len(tokens), [()] * len(tokens))
+        forced = {
+            index: self.forced(item.request, item.end, token_id)
+            for index, (item, token_id) in enumerate(zip(output.scheduled, tokens, strict=True))
+            if token_id is not None
+        }
+        return ModelRunnerOutput(tokens, [None] * len(tokens), [()] * len(tokens), forced_token_ids=forced)
+
+    def forced(self, request: Request, end: int, token_id: int) -> list[int]:
+        """Now and then a few tokens at once, the same that would come one by one."""
+        prefix = hash((self.prefix(request, end), token_id))
+        tokens: list[int] = []
+        for _ in range(max(hash((prefix, "forced")) % 40 - 30, 0)):
+            tokens.append(next_token(prefix, request.seed, request.choice_index))
+            prefix = hash((prefix, tokens[-1]))
+        return tokens
 
 
 class Tables:

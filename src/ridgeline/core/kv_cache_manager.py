@@ -168,6 +168,12 @@ class KVCacheManager:
         self._num_growing += grows
         return True
 
+    def has_promised(self, request: Request) -> bool:
+        """Whether the blocks of all its known tokens are held or promised; forced tokens may go beyond."""
+        table = self._tables[request.request_id]
+        num_held = len(table.block_ids) - (table.num_forked_slots > 0)
+        return num_held + table.num_owed >= num_blocks_for(request.num_tokens, self.block_size)
+
     def allocate_slots(self, request: Request, num_new_tokens: int, now: float) -> bool:
         """Make the block table long enough for `num_new_tokens` more computed tokens.
 

@@ -24,10 +24,10 @@ class Request:
 
     `max_num_tokens` bounds prompt plus output. `seed`, `choice_index` and the output position key
     every random draw. Lower `priority` is more urgent. Only requests with one `cache_salt` share cached
-    blocks. `grammar` is what the output must follow, compiled, and opaque here. `fork_of` names the first sample of the same prompt, whose prompt blocks this one takes over.
-    `queue_key` orders the waiting queue. `num_prompt_logprobs` prompt positions have given their logprobs.
-    The `*_at_s` are instants on one monotonic clock, in seconds: `queued_at_s` entered the waiting
-    queue, `scheduled_at_s` first given tokens.
+    blocks. `fork_of` names the first sample of the same prompt, whose prompt blocks this one takes over.
+    `grammar` is what the output must follow, compiled; opaque here. `queue_key` orders the waiting queue.
+    `num_prompt_logprobs` prompt positions have given their logprobs. The `*_at_s` are instants on one
+    monotonic clock, in seconds: `queued_at_s` entered the waiting queue, `scheduled_at_s` first given tokens.
     """
 
     request_id: str

@@ -167,10 +167,13 @@ class Scheduler:
             if request.status is not RequestStatus.RUNNING:
                 continue
             num_computed_tokens = request.num_computed_tokens
-            if request.num_tokens - num_computed_tokens > 1 and not is_crowded:
-                plan.prefilling.append(request)
+            num_missing = request.num_tokens - num_computed_tokens
+            if num_missing > 1 and not is_crowded:
+                has_promised = self._kv_cache_manager.has_promised(request)
+                if has_promised or self._find_slots(request, num_missing, plan, now):
+                    plan.prefilling.append(request)
             # A block that was begun has a slot; most steps of most requests need no more than this look.
-            elif num_computed_tokens % block_size or self._find_slots(request, plan, now):
+            elif num_computed_tokens % block_size or self._find_slots(request, 1, plan, now):
                 plan.shares[request] = 1
                 plan.num_left -= 1
         if is_crowded:
@@ -200,9 +203,9 @@ class Scheduler:
         threshold = self.config.long_prefill_token_threshold
         return min(num_tokens, threshold - plan.shares.get(request, 0)) if threshold else num_tokens
 
-    def _find_slots(self, request: Request, plan: StepPlan, now: float) -> bool:
-        """A slot for one token, taken from others if need be; False when the request itself gave way."""
-        while not self._kv_cache_manager.allocate_slots(request, 1, now):
+    def _find_slots(self, request: Request, num_tokens: int, plan: StepPlan, now: float) -> bool:
+        """Slots for some tokens, taken from others if need be; False when the request itself gave way."""
+        while not self._kv_cache_manager.allocate_slots(request, num_tokens, now):
             victim = max((*self._running.values(), *self._forks.values()), key=self._rank)
             self._preempt(victim, request, plan, now)
             if victim is request:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import string
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
 
 MAX_FORCED_BYTES = 16_384
 """Longest beginning that a grammar may dictate, in bytes; one that never ends dictates more."""
-
-_COMPACT = {"whitespace_flexible": False}
+MAX_GRAMMAR_LINES = 1000
+"""Most lines of a grammar: long chains of rules overflow the compiler's stack."""
+MAX_JOINED_TERMS = 8
+"""Most terms that a grammar joins by `&`, which takes exponential time."""
 
 
 class GrammarCompiler:
@@ -77,10 +80,11 @@ class GrammarCompiler:
                 raise RequestError(field, problem.pointer, problem.reason)
             return _schema_source(schema)
         if wanted.choice is not None:
-            return LLMatcher.grammar_from_lark(f"start: {' | '.join(map(_literal, wanted.choice))}")
+            return LLMatcher.grammar_from_regex("|".join(map(_literal, wanted.choice)))
         if wanted.regex is not None:
             # Digits, word characters and spaces in ASCII: what most writers of \d mean.
             return LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(wanted.regex, 'dws')}/")
+        _check_grammar_text(wanted.content, field)
         try:
             return grammar_from("grammar", wanted.content)
         except ValueError as error:
@@ -126,11 +130,24 @@ def _schema_source(schema: Schema) -> str:
     from llguidance import LLMatcher
 
     own = {key: value for key, value in schema.items() if key != "x-guidance"}
-    return LLMatcher.grammar_from_json_schema(own, overrides=_COMPACT)
+    return LLMatcher.grammar_from_json_schema(own, overrides={"whitespace_flexible": False})
+
+
+def _check_grammar_text(text: str, field: str) -> None:
+    """Refuse what could take the compiler, and the process with it, too far."""
+    num_lines = len(text.splitlines())
+    if num_lines > MAX_GRAMMAR_LINES:
+        raise RequestError(field, f"{num_lines} lines", f"must be at most {MAX_GRAMMAR_LINES} lines")
+    if text.count("&") > MAX_JOINED_TERMS:
+        raise RequestError(field, text.count("&"), f"joins too many terms by &: at most {MAX_JOINED_TERMS}")
+    if "%json" in text:
+        raise RequestError(field, "%json", "a schema inside a grammar is not supported: give json instead")
 
 
 def _literal(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    """An expression for nothing but `text`."""
+    plain = frozenset(string.ascii_letters + string.digits)
+    return "".join(char if char in plain else f"\\x{{{ord(char):X}}}" for char in text)
 
 
 def _check_begins(matcher: LLMatcher, field: str, content: str) -> None:
@@ -145,4 +162,3 @@ def _check_begins(matcher: LLMatcher, field: str, content: str) -> None:
 
 def _one_line(message: str) -> str:
     return " ".join(message.replace("<non-verbose/>", "").split())
-

@@ -8,7 +8,8 @@ properties that repeated keys could pass.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -23,6 +24,13 @@ class SchemaProblem(NamedTuple):
     pointer: str
     reason: str
 
+
+MAX_PARTS = 2000
+"""Most schemas inside a schema."""
+MAX_REFERENCES = 500
+"""Most different `$ref`s."""
+MAX_JOINED_PATTERNS = 16
+"""Most patterns and formats where several may apply to one text: joining them takes exponential time."""
 
 _SINGLE = ("items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -45,18 +53,38 @@ _MEANT: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 def find_problem(schema: Schema, validate: Validate) -> SchemaProblem | None:
     """The first part of `schema` that can't be followed, None when all of it can."""
+    parts = list(islice(_walk(schema, ""), MAX_PARTS + 1))
+    excess = _excess([part for _, part in parts])
+    if excess is not None:
+        return SchemaProblem("/", excess)
     message = validate(schema)
     if message is not None:
         pointer, part = _locate(schema, message, validate)
         return _described(pointer, part, message)
-    for pointer, part in _walk(schema, ""):
+    for pointer, part in parts:
         least, required = part.get("minProperties"), part.get("required")
         num_required = len(required) if isinstance(required, list) else 0
         if isinstance(least, int) and least > max(1, num_required):
-            reason = "the keyword \"minProperties\" above 1 can't be kept beyond what is required: keys may repeat"
+            reason = '"minProperties" above 1 can only be kept as far as properties are required'
             return SchemaProblem(f"{pointer}/minProperties", reason)
     if not _has_finite_value(schema):
-        return SchemaProblem("/", "only an endless value satisfies it: a required part always holds another one")
+        return SchemaProblem("/", "no value that ends satisfies it: what it requires holds itself again")
+    return None
+
+
+def _excess(parts: Sequence[Schema]) -> str | None:
+    """Why a schema is too large to compile in reasonable time, None when it isn't."""
+    if len(parts) > MAX_PARTS:
+        return f"is too large: at most {MAX_PARTS} schemas inside it"
+    references = {str(part["$ref"]) for part in parts if "$ref" in part}
+    if len(references) > MAX_REFERENCES:
+        return f"is too large: at most {MAX_REFERENCES} different references"
+    patterns = [part for part in parts if "pattern" in part or "format" in part]
+    joins = any("allOf" in part for part in parts) or any(
+        key in part for part in patterns for key in ("$ref", "anyOf", "oneOf")
+    )
+    if joins and len(patterns) > MAX_JOINED_PATTERNS:
+        return f'at most {MAX_JOINED_PATTERNS} patterns and formats in a schema that joins some ("allOf")'
     return None
 
 
@@ -127,14 +155,10 @@ def _has_finite_value(root: Schema) -> bool:
     References are taken as endless until what they point to is found finite without them: the least
     fixed point.
     """
-    references = {part["$ref"] for _, part in _walk(root, "") if isinstance(part.get("$ref"), str)}
+    references = {str(part["$ref"]) for _, part in _walk(root, "") if "$ref" in part}
     finite = {reference for reference in references if not isinstance(_resolved(reference, root), Mapping)}
     while True:
-        grown = {
-            reference
-            for reference in references - finite
-            if _ends(_resolved(reference, root), finite)
-        }
+        grown = {reference for reference in references - finite if _ends(_resolved(reference, root), finite)}
         if not grown:
             return _ends(root, finite)
         finite |= grown
@@ -177,7 +201,8 @@ def _described(pointer: str, part: Schema, message: str) -> SchemaProblem:
     unknown = re.match(r'Unimplemented keys: \["([^"]+)"', message)
     if unknown:
         keyword = unknown.group(1)
-        return SchemaProblem(f"{pointer}/{keyword}", f'the keyword "{keyword}" is not supported; leave it out')
+        reason = f'the keyword "{keyword}" is not supported; leave it out'
+        return SchemaProblem(f"{pointer}/{keyword}", reason)
     named = [key for key in part if re.search(rf"\b{re.escape(key)}\b", message)]
     meant = [key for pattern, keys in _MEANT if re.search(pattern, message) for key in keys if key in part]
     text = " ".join(message.split())

@@ -32,6 +32,7 @@ class CompiledGrammar:
     ) -> None:
         self._prototype = prototype
         self.vocab_size = vocab_size
+        self.eos_token_ids = frozenset(eos_token_ids)
         self.eos_token_id = min(eos_token_ids)
         self.forces_tokens = forces_tokens
 
@@ -93,9 +94,10 @@ class GrammarMatcher:
         if self._settled:
             assert token_id == self._settled[0], "the mask allowed one token only"
             self._settled.popleft()
-        self._state.consume_token(token_id)
-        if not self._settled:
-            self._settle()
+        if token_id not in self._grammar.eos_token_ids:
+            self._state.consume_token(token_id)
+            if not self._settled:
+                self._settle()
 
     def _settle(self) -> None:
         """Look ahead for what is dictated."""
@@ -103,7 +105,6 @@ class GrammarMatcher:
         if state.is_error():
             return
         if state.is_stopped():
-            if state.stop_reason() != "EndOfSentence":
-                self._settled.append(self._grammar.eos_token_id)
+            self._settled.append(self._grammar.eos_token_id)
         elif self._grammar.forces_tokens:
             self._settled.extend(state.compute_ff_tokens())
