@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ridgeline.errors import RequestError
 from ridgeline.sampling_params import MAX_SEED, SamplingParams
+from ridgeline.structured_outputs import StructuredOutputs
 
 HUGE = 10**400  # an int that no float can hold
 NOT_A_NUMBER = [True, False, None, "1", "", b"1", [1], {}, math.nan, math.inf, -math.inf, 1j, HUGE, -HUGE]
@@ -37,6 +38,7 @@ BAD = {
     "include_stop_str_in_output": [None, 0, 1, "true", []],
     "ignore_eos": [None, 0, 1, "true", []],
     "skip_special_tokens": [None, 0, 1, "true", []],
+    "structured_outputs": [5, "x", True, {}, {"regex": "a"}, []],
     "logit_bias": [
         *[5, "x", [5], [(5, 1.0)]],
         *[{"abc": 1}, {"-1": 1}, {-1: 1}, {"": 1}, {" 5": 1}, {"٣": 1}, {"5.0": 1}, {5.0: 1}, {None: 1}],
@@ -63,6 +65,7 @@ GOOD = {
     "include_stop_str_in_output": [True, False],
     "ignore_eos": [True, False],
     "skip_special_tokens": [True, False],
+    "structured_outputs": [None, StructuredOutputs(regex="a")],
 }
 
 
