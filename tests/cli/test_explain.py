@@ -187,3 +187,46 @@ def test_lengths_that_cannot_be_are_refused(home, capsys, model_path, arguments,
     assert run(["explain", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert word in line
+
+
+@pytest.mark.golden
+def test_what_ifs_are_answered_and_checked_by_a_run(explain) -> None:
+    made = explain("--max-tokens", 6, "--what-if", "batch=3", "hardware=h100")
+    decode = {each["changes"][0]: each for each in made["what_if"][3:5]}
+    assert all(each["phase"] == "decode" for each in decode.values())
+    assert set(decode) == {"batch=3", "hardware=h100"}
+    assert decode["batch=3"]["checked"]["measured_s"] > 0
+    assert decode["hardware=h100"]["checked"] is None
+    assert decode["hardware=h100"]["hardware"]["source"] == "data sheet"
+
+
+@pytest.mark.golden
+def test_two_explanations_are_compared(explain, tmp_path, capsys) -> None:
+    paths = []
+    for batch in (1, 4):
+        paths.append(tmp_path / f"{batch}.json")
+        paths[-1].write_text(json.dumps(explain("--max-tokens", 4, "--batch", batch)))
+    assert run(["explain", "--compare", *map(str, paths), "--json", "-"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert [each["batch"] for each in made["runs"]] == [1, 4]
+    by_op = {(each["phase"], each["op"]): each for each in made["ops"]}
+    assert by_op["prefill", "gate_up_proj"]["factors"]["FLOPs a step"] == 4
+    assert run(["explain", "--compare", *map(str, paths)]) == 0
+    assert "what moved them" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", '{"model": {}}', "\0"])
+def test_files_that_are_no_explanations_are_refused(tmp_path, capsys, text) -> None:
+    path = tmp_path / "a.json"
+    if text is not None:
+        path.write_text(text)
+    assert run(["explain", "--compare", str(path), str(path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "compare" in line
+
+
+@pytest.mark.parametrize("question", ["colour=red", "batch", "batch=0", "batch=2 batch=3", "hardware=abacus"])
+def test_questions_that_make_no_sense_are_refused(home, tiny_model, capsys, question) -> None:
+    assert run(["explain", "Hi", "--model", str(tiny_model), "--what-if", *question.split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("ridgeline: error:")

@@ -6,7 +6,7 @@ import pytest
 from tests.explain.scripted_runs import STEP_S, run_record, step_record
 from tests.perf.priced_machine import PROFILE, SHAPE
 
-from ridgeline.explain.path import PATH_STEPS, own_steps, request_path
+from ridgeline.explain.path import PATH_STEPS, own_steps, request_path, timeline
 from ridgeline.explain.phases import STEP_OPS, StepAccountant
 from ridgeline.perf.step_shape import StepRow
 
@@ -90,3 +90,14 @@ def test_ops_and_path_agree_on_the_seconds() -> None:
         assert accountant.total(own_steps(run, name), ops).seconds == pytest.approx(path[name].seconds)
     everything = [*own_steps(run, "prefill"), *own_steps(run, "decode")]
     assert accountant.total(everything, ["sample"]).seconds == path["sample"].seconds
+
+
+def test_the_timeline_shows_the_same_seconds_in_order() -> None:
+    run = run_record(two_chunks_and_two_tokens())
+    segments, path = timeline(run), request_path(run)
+    whole_steps = [each for each in segments if each.step != "sample"]
+    ends = [each.start_s + each.seconds for each in whole_steps]
+    assert all(end <= after.start_s for end, after in zip(ends, whole_steps[1:], strict=False))
+    assert ends[-1] == run.wall_s
+    for name in ("tokenize", "queue", "sample", "detokenize"):
+        assert sum(s.seconds for s in segments if s.step == name) == pytest.approx(path[name].seconds)

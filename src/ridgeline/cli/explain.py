@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json as json_module
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,17 +16,21 @@ from ridgeline.bench.calibrate import stored_or_short
 from ridgeline.cli.json_output import JsonTarget, check_target, write_json
 from ridgeline.cli.options import EngineOptions, Flag, SamplingOptions
 from ridgeline.cli.report import request_document
-from ridgeline.cli.text_files import check_writable
+from ridgeline.cli.text_files import check_writable, read_lines, write_text
 from ridgeline.config.checks import check_at_least
 from ridgeline.config.env import home_dir
 from ridgeline.config.machine import cpu_limits
+from ridgeline.dashboard.explain_page import explain_page
 from ridgeline.errors import ConfigError
-from ridgeline.explain.console_report import print_explanation
+from ridgeline.explain.compare import check_explanation, comparison
+from ridgeline.explain.console_report import print_comparison, print_explanation
 from ridgeline.explain.explanation import explanation
 from ridgeline.explain.prompts import prompt_ids, prompt_ids_of_length
+from ridgeline.explain.questions import what_if_document, what_ifs
 from ridgeline.explain.recorder import Recorder, Tokenize
 from ridgeline.llm import LLM
 from ridgeline.perf.hardware import HardwareProfile
+from ridgeline.perf.what_if_changes import parse_changes
 from ridgeline.sampling_params import SamplingParams
 
 
@@ -39,6 +45,10 @@ class ExplainOptions:
     """Tokens of the prompt: the text is repeated up to this length."""
     raw: Annotated[bool, Flag] = False
     """Continue the text as it is, without the model's chat template."""
+    what_if: Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=True)] = ()
+    """Questions as batch=64, weights=q4_0, kv_dtype=int8, bandwidth=2x, hardware=h100; several may follow."""
+    compare: tuple[Path, Path] | None = None
+    """Two files that --json wrote: tell what differs and why, and run nothing."""
     html: Path | None = None
     """Write a page with plots to this file."""
 
@@ -53,7 +63,7 @@ def explain(
 ) -> None:
     """Run a request and tell its path: what each step computed and moved, what it took, and why.
 
-    Example: ridgeline explain "Why is the sky blue?" --html why.html
+    Example: ridgeline explain "Why is the sky blue?" --html why.html --what-if batch=8 hardware=h100
 
     Parameters
     ----------
@@ -62,20 +72,30 @@ def explain(
     json: str
         Write the explanation as JSON to this file; - prints it in place of the text.
     """
-    params = sampling.params()
     check_target(json)
     check_writable(html=options.html)
-    document = _explained(sys.stdin.read() if prompt == "-" else prompt, params, options, engine)
+    console = Console(highlight=False)
+    if options.compare is not None:
+        differences = comparison(*map(_read_explanation, options.compare))
+        if json is not None:
+            write_json(json, differences)
+        if json != "-":
+            print_comparison(differences, console)
+        return
+    text = sys.stdin.read() if prompt == "-" else prompt
+    document = _explained(text, sampling.params(), options, engine)
+    if options.html is not None:
+        write_text("html", options.html, explain_page(document))
     if json is not None:
         write_json(json, document)
     if json != "-":
-        print_explanation(document, Console(highlight=False))
+        print_explanation(document, console)
 
 
 def _explained(
     text: str, params: SamplingParams, options: ExplainOptions, engine: EngineOptions
 ) -> dict[str, Any]:
-    """Load the model, run, explain."""
+    """Load the model, run, explain; then ask, and check on engines of their own."""
     check_at_least("batch", options.batch, 1)
     if options.context is not None:
         check_at_least("context", options.context, 1)
@@ -83,6 +103,7 @@ def _explained(
         raise ConfigError(
             "executor", engine.executor, "only the native one has measured ceilings; leave it out"
         )
+    changes = parse_changes(options.what_if)
     profile = _profile(engine.num_threads)
     with replace(engine, max_num_seqs=max(engine.max_num_seqs, options.batch)).load() as llm:
         tokenize = _tokenize(llm, text, options)
@@ -91,7 +112,23 @@ def _explained(
         # The first request of a process also compiles the template and starts threads.
         recorder.run(lambda: tokenize()[-1:], replace(params, max_tokens=2, min_tokens=0))
         run = recorder.run(tokenize, params, num_requests=options.batch)
-        return {**request_document(run.output, parts), **explanation(parts, profile, run, params)}
+        document = {**request_document(run.output, parts), **explanation(parts, profile, run, params)}
+        answers = what_ifs(parts.model_shape, profile, run, changes) if changes else []
+
+    def open_llm(num_threads: int, num_requests: int) -> LLM:
+        seats = max(engine.max_num_seqs, num_requests)
+        return replace(engine, num_threads=num_threads, max_num_seqs=seats).load()
+
+    document["what_if"] = [what_if_document(phase, each, text, open_llm) for phase, each in answers]
+    return document
+
+
+def _read_explanation(path: Path) -> Mapping[str, Any]:
+    try:
+        document = json_module.loads("\n".join(read_lines("compare", path)))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError("compare", str(path), f"is not JSON: {error}") from None
+    return check_explanation("compare", str(path), document)
 
 
 def _profile(num_threads: int | None) -> HardwareProfile:

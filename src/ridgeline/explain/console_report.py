@@ -39,6 +39,9 @@ def _parts(document: Document) -> Iterator[RenderableType]:
         if ops:
             yield _title(f"Ops of {phase}")
             yield _ops(ops, document["phases"][phase]["seconds"])
+    if document.get("what_if"):
+        yield _title("What if")
+        yield from map(_answer, document["what_if"])
     yield _title(f"Step by step, and how vLLM {document['vllm']['version']} does it")
     walk = {each["step"]: each for each in document["vllm"]["steps"]}
     for step in document["path"]:
@@ -168,6 +171,46 @@ def _ops(ops: Sequence[Document], phase_s: float) -> Table:
             number(op["dram_intensity_flops_per_byte"]),
             _bound(op["bound"]),
             percent(op["roofline_fraction"]) if op["bound_s"] else "–",
+        )
+    return table
+
+
+def _answer(answer: Document) -> RenderableType:
+    line = f"{answer['phase']}: {answer['sentence']}"
+    checked = answer["checked"]
+    if checked is not None:
+        line += f"; a real run took {milliseconds(checked['measured_s'])} ({100 * checked['error']:+.0f} %)"
+    return Padding(Text(line), (0, 0, 0, 2))
+
+
+def print_comparison(document: Document, console: Console) -> None:
+    """Print what `comparison` found."""
+    for name, run in zip("AB", document["runs"], strict=True):
+        console.print(
+            f"{name}: {run['model']} on {run['cpu']}, {run['threads']} threads; batch {run['batch']}, "
+            f"{run['prompt_tokens']:,} prompt + {run['completion_tokens']:,} output tokens, "
+            f"{milliseconds(run['e2e_s'])}"
+        )
+    console.print(_title("The path"))
+    table = _table("step", "A", "B", "B / A")
+    for step in document["path"]:
+        table.add_row(step["step"], *map(milliseconds, step["seconds"]), number(step["ratio"]))
+    console.print(table)
+    for title, rows in (("Phases", document["phases"]), ("Ops", document["ops"])):
+        console.print(_title(f"{title}: seconds, and what moved them"))
+        console.print(_differences(rows))
+
+
+def _differences(rows: Sequence[Document]) -> Table:
+    table = _table("", "A", "B", "B / A", "mostly because of", left=(0, 4))
+    table.columns[4].no_wrap = False
+    for row in rows:
+        cause = row["cause"]
+        table.add_row(
+            " ".join(filter(None, (row["phase"], row.get("op")))),
+            *map(milliseconds, row["seconds"]),
+            number(row["ratio"]),
+            f"{cause} × {number(row['factors'][cause])}" if cause else "–",
         )
     return table
 

@@ -8,7 +8,7 @@ from typing import Any
 from ridgeline.build import EngineParts
 from ridgeline.explain.bottlenecks import Bottleneck, Bottlenecks, Regime
 from ridgeline.explain.computations import computations
-from ridgeline.explain.path import PathStep, own_steps, request_path
+from ridgeline.explain.path import PathStep, own_steps, request_path, timeline
 from ridgeline.explain.phases import STEP_OPS, StepAccountant
 from ridgeline.explain.recorder import RunRecord, StepRecord
 from ridgeline.explain.sweeps import Sweeps
@@ -49,6 +49,9 @@ def explanation(
         "phases": {name: phase.document() for name, phase in phases.items()},
         "ops": [document for phase in phases.values() for document in phase.op_documents()],
         "steps": [accountant.step_document(run, step) for step in run.steps],
+        "timeline": [
+            {"step": each.step, "start_s": each.start_s, "seconds": each.seconds} for each in timeline(run)
+        ],
         "kv_cache": _kv_cache(parts, run),
         "sweeps": Sweeps(model, profile).document(
             batch=run.num_requests, context=regime.context, max_context=parts.limits.max_model_len

@@ -55,6 +55,34 @@ def request_path(run: RunRecord) -> dict[str, PathStep]:
     return path
 
 
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One stretch of the request's time; `start_s` counts from its arrival."""
+
+    step: str
+    start_s: float
+    seconds: float
+
+
+def timeline(run: RunRecord) -> list[Segment]:
+    """The path in the order it happened; sampling ends when a step's computation does, and lies inside it."""
+    arrived_at_s = run.arrived_at_s
+    own = [step for step in run.steps if run.request_id in step.request_ids]
+    segments = [Segment("tokenize", 0.0, run.tokenized_at_s - arrived_at_s)]
+    if own:
+        queued_s = own[0].scheduling_at_s - run.tokenized_at_s
+        segments.append(Segment("queue", run.tokenized_at_s - arrived_at_s, queued_s))
+    for step in own:
+        name, sample_s = "prefill" if is_prefill(run, step) else "decode", step.op_seconds.get("sample", 0.0)
+        for part, started_at_s, seconds in (
+            (name, step.scheduling_at_s, step.committed_at_s - step.scheduling_at_s),
+            ("sample", step.finished_at_s - sample_s, sample_s),
+            ("detokenize", step.committed_at_s, step.delivered_at_s - step.committed_at_s),
+        ):
+            segments.append(Segment(part, started_at_s - arrived_at_s, seconds))
+    return segments
+
+
 def own_steps(run: RunRecord, name: str) -> list[StepRecord]:
     """The steps of the run that the path books on `prefill` or on `decode`."""
     own = [step for step in run.steps if run.request_id in step.request_ids]
