@@ -37,7 +37,7 @@ ROOM_CEILINGS = {
     "engine": 1400,
     "bench": 1900,
     "loadgen": 3400,
-    "explain": 1600,
+    "explain": 2000,
     "server": 2600,
     "cli": 2400,
 }
