@@ -36,10 +36,10 @@ ROOM_CEILINGS = {
     "model": 1400,
     "engine": 1400,
     "bench": 1900,
-    "loadgen": 3400,
+    "loadgen": 4300,
     "explain": 2000,
     "server": 2600,
-    "cli": 2400,
+    "cli": 3000,
 }
 LEAF_CEILINGS = {
     "__init__.py": 60,

@@ -24,6 +24,7 @@ from ridgeline.loadgen.capacity import (
     next_probe,
     rate_levels,
     rising_pairs,
+    unsteady_rates,
 )
 from ridgeline.loadgen.capacity_fit import (
     RateLevel,
@@ -291,3 +292,15 @@ def test_settings_out_of_range(name: str, value: float) -> None:
     with pytest.raises(ConfigError) as caught:
         SearchSettings(**{name: value})
     assert caught.value.field == name
+
+
+def probe(rate: float, good: int, sent: int) -> ProbeResult:
+    return ProbeResult(
+        rate=rate, num_sent=sent, num_good=good, num_effective=sent, seconds=1.0, mean_e2e_s=0.1
+    )
+
+
+def test_runs_of_one_rate_that_disagree_are_named() -> None:
+    history = [probe(0, 9, 10), probe(4, 200, 200), probe(4, 100, 200), probe(8, 90, 100), probe(8, 92, 100)]
+    assert unsteady_rates(history, 0.95) == [4]
+    assert unsteady_rates([], 0.95) == []

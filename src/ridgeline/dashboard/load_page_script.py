@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-LOAD_SCRIPT = r"""
+PLOT_SCRIPT = r"""
 const config = {displayModeBar: false, responsive: true};
 const darkMode = matchMedia("(prefers-color-scheme: dark)");
 const ink = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const hue = (i, n) => n < 2 ? 210 : 215 - 195 * i / (n - 1);
 const colour = (i, n) => `hsl(${hue(i, n)}, ${darkMode.matches ? "75%, 64%" : "78%, 40%"})`;
-const runs = DATA.runs, points = DATA.points, bad = () => ink("--bad");
-const names = {ttft: "TTFT", tpot: "TPOT", itl: "ITL", e2e: "E2E"};
+const bad = () => ink("--bad");
 // Plotly reads text as a kind of HTML: what comes from outside is shown as it is.
 const plain = text => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
-const slos = {ttft: "ttft", tpot: "tpot", e2e: "e2el"};
 
 function axis(title, more) {
   return {title: {text: title, standoff: 8}, gridcolor: ink("--line"), zerolinecolor: ink("--line"),
@@ -35,6 +33,16 @@ function empty(id, text) {
 }
 
 function title(text) { return {text, font: {size: 14}, x: 0, xref: "paper", y: 0.98, yanchor: "top"}; }
+
+"""
+"""Colours, axes and an empty plot: the beginning of every script."""
+
+LOAD_SCRIPT = (
+    PLOT_SCRIPT
+    + r"""
+const runs = DATA.runs, points = DATA.points;
+const names = {ttft: "TTFT", tpot: "TPOT", itl: "ITL", e2e: "E2E"};
+const slos = {ttft: "ttft", tpot: "tpot", e2e: "e2el"};
 
 function powers(traces, ...others) {
   // A value in two hundred may lie left of the picture: a few gaps of nothing would squeeze the rest.
@@ -181,3 +189,4 @@ if (select) select.onchange = () => showRun(Number(select.value));
 darkMode.addEventListener("change", drawAll);
 drawAll();
 """
+)

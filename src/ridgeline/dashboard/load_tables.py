@@ -49,7 +49,7 @@ def runs_table(runs: Sequence[LoadPageRun], labels: Sequence[str]) -> str:
                 "yes" if document["valid"] else "NO",
             )
         )
-    return _table(heads, rows)
+    return figures_table(heads, rows)
 
 
 def latency_table(document: Mapping[str, Any]) -> str:
@@ -60,7 +60,7 @@ def latency_table(document: Mapping[str, Any]) -> str:
         row = document["ridgeline"][key]
         middle = [_figure(row[each]) for each in ("mean", "p50", "p90", "p95")]
         rows.append((name, f"{row['n']:,}", *middle, _tail(row, "p99"), _figure(row["max"])))
-    return _table(heads, rows)
+    return figures_table(heads, rows)
 
 
 def failures_table(document: Mapping[str, Any]) -> str:
@@ -69,8 +69,8 @@ def failures_table(document: Mapping[str, Any]) -> str:
         return "<p>No request failed.</p>"
     kinds = [(kind, f"{count:,}") for kind, count in document["failures"].items()]
     reasons = [(reason, f"{count:,}") for reason, count in document["failure_reasons"].items()]
-    return f"""<h2 class="bad">Failures</h2>{_table(("kind", "requests"), kinds)}
-{_table(("most frequent reasons", "requests"), reasons)}"""
+    return f"""<h2 class="bad">Failures</h2>{figures_table(("kind", "requests"), kinds)}
+{figures_table(("most frequent reasons", "requests"), reasons)}"""
 
 
 def late_table(document: Mapping[str, Any]) -> str:
@@ -95,7 +95,7 @@ def late_table(document: Mapping[str, Any]) -> str:
     more = len(late) - len(rows)
     rest = f'<p class="muted">{more:,} more are in the JSON.</p>' if more > 0 else ""
     return f"""<h2>Why the latest tokens were late</h2>
-{_table(("token", "ms", "request", "causes, from the server's event log"), rows, "words")}{rest}"""
+{figures_table(("token", "ms", "request", "causes, from the server's event log"), rows, "words")}{rest}"""
 
 
 def conditions_table(runs: Sequence[LoadPageRun], labels: Sequence[str]) -> str:
@@ -104,7 +104,7 @@ def conditions_table(runs: Sequence[LoadPageRun], labels: Sequence[str]) -> str:
     names = list(dict.fromkeys(name for column in columns for name in column))
     shared = [name for name in names if len({column.get(name, "–") for column in columns}) == 1]
     apart = [name for name in names if name not in shared]
-    same = _table(
+    same = figures_table(
         ("all runs" if len(runs) > 1 else "", ""), [(name, columns[0][name]) for name in shared], "words"
     )
     if not apart:
@@ -113,7 +113,7 @@ def conditions_table(runs: Sequence[LoadPageRun], labels: Sequence[str]) -> str:
         (label, *(column.get(name, "–") for name in apart))
         for label, column in zip(labels, columns, strict=True)
     ]
-    return f"{_table(('run', *apart), rows, 'words')}{same}"
+    return f"{figures_table(('run', *apart), rows, 'words')}{same}"
 
 
 def _conditions(run: LoadPageRun) -> dict[str, str]:
@@ -163,8 +163,8 @@ def _figure(value: float | None, digits: int = 2) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "figures") -> str:
-    """`kind` is how cells are set: figures to the right, words to the left."""
+def figures_table(heads: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "figures") -> str:
+    """Any table, escaped. `kind` is how cells are set: figures to the right, words to the left."""
     head = "".join(f"<th>{html.escape(each)}</th>" for each in heads)
     lines = "".join(
         "<tr>" + "".join(f"<td>{html.escape(str(each))}</td>" for each in row) + "</tr>" for row in rows

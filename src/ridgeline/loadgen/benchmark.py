@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 
 from ridgeline.loadgen.bodies import DEFAULT_OUTPUT_TOKENS, prepare_requests, request_headers
@@ -89,12 +89,26 @@ def _warmups(first: LoadRequest, dataset: DatasetSettings, count: int) -> Datase
     )
 
 
-def execute_load(plan: LoadPlan, on_record: Callable[[ClientRecord], None] = lambda _: None) -> LoadRun:
-    """Warm up, then run; SIGINT ends the run early with what was done. To be called outside an event loop."""
-    return asyncio.run(_execute(plan, on_record))
+def execute_load(
+    plan: LoadPlan,
+    on_record: Callable[[ClientRecord], None] = lambda _: None,
+    *,
+    stop_when: Callable[[ClientRecord], bool] = lambda _: False,
+    beside: Callable[[], Awaitable[None]] | None = None,
+) -> LoadRun:
+    """Warm up, then run; SIGINT ends the run early with what was done. To be called outside an event loop.
+
+    `stop_when` ends it too, at the first record for which it is true; `beside` runs as long as the run does.
+    """
+    return asyncio.run(_execute(plan, on_record, stop_when, beside))
 
 
-async def _execute(plan: LoadPlan, on_record: Callable[[ClientRecord], None]) -> LoadRun:
+async def _execute(
+    plan: LoadPlan,
+    on_record: Callable[[ClientRecord], None],
+    stop_when: Callable[[ClientRecord], bool],
+    beside: Callable[[], Awaitable[None]] | None,
+) -> LoadRun:
     http = HttpClient(plan.target.url)
     endpoint = Endpoint(
         path=plan.target.path,
@@ -103,13 +117,19 @@ async def _execute(plan: LoadPlan, on_record: Callable[[ClientRecord], None]) ->
         timeout_s=plan.target.request_timeout_s,
     )
     client = LoadClient(http, endpoint)
-    stop = asyncio.Event()
-    with _interruptible(stop):
+    stop, interrupt = asyncio.Event(), asyncio.Event()
+
+    def take(record: ClientRecord) -> None:
+        on_record(record)
+        if stop_when(record):
+            stop.set()
+
+    with _interruptible(stop, interrupt):
         try:
             await _warm_up(client, plan, stop)
-            async with Prober(client, plan) as prober:
-                run = await run_load(client, plan.requests, plan.schedule, stop=stop, on_record=on_record)
-            return replace(run, probes=prober.records)
+            async with Prober(client, plan) as prober, _running(beside):
+                run = await run_load(client, plan.requests, plan.schedule, stop=stop, on_record=take)
+            return replace(run, probes=prober.records, was_interrupted=interrupt.is_set())
         finally:
             await http.close()
 
@@ -134,13 +154,25 @@ async def _find_model(target: TargetSettings, headers: dict[str, str], ready_tim
         await http.close()
 
 
+@asynccontextmanager
+async def _running(work: Callable[[], Awaitable[None]] | None) -> AsyncIterator[None]:
+    task = asyncio.ensure_future(work()) if work is not None else None
+    try:
+        yield
+    finally:
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
 @contextmanager
-def _interruptible(stop: asyncio.Event) -> Iterator[None]:
-    """SIGINT sets `stop`; a second one kills, as it does outside."""
+def _interruptible(*events: asyncio.Event) -> Iterator[None]:
+    """SIGINT sets `events`; a second one kills, as it does outside."""
     loop = asyncio.get_running_loop()
 
     def interrupt() -> None:
-        stop.set()
+        for event in events:
+            event.set()
         loop.remove_signal_handler(signal.SIGINT)
 
     try:

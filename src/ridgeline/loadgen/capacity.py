@@ -17,11 +17,11 @@ from itertools import pairwise
 
 from ridgeline.config.checks import check_at_least
 from ridgeline.errors import ConfigError
-from ridgeline.loadgen.capacity_fit import RateLevel, crossing, crossing_interval, falling_fit
+from ridgeline.loadgen.capacity_fit import RateLevel, crossing, crossing_interval, falling_fit, share_interval
 
 ALONE = 0.0
 """The rate of requests sent one at a time, each after the answer to the one before."""
-_MAX_HALVINGS = 6
+_MAX_HALVINGS = 4
 
 
 class Verdict(StrEnum):
@@ -196,6 +196,20 @@ def rising_pairs(levels: Sequence[RateLevel], confidence: float) -> list[tuple[f
         for low, high in pairwise(levels)
         if low.interval(confidence)[1] < high.interval(confidence)[0]
     ]
+
+
+def unsteady_rates(history: Sequence[ProbeResult], confidence: float) -> list[float]:
+    """Rates whose runs differ by more than noise: the server or its machine changed meanwhile."""
+    found = []
+    for rate in sorted({probe.rate for probe in history}):
+        ends = [
+            share_interval(p.num_good / p.num_sent * p.num_effective, p.num_effective, confidence)
+            for p in history
+            if p.rate == rate and p.num_sent
+        ]
+        if ends and max(low for low, _ in ends) > min(high for _, high in ends):
+            found.append(rate)
+    return found
 
 
 def _start_rate(history: Sequence[ProbeResult], settings: SearchSettings) -> float:

@@ -49,6 +49,11 @@ class ServerFacts:
         except ValueError:
             return None
 
+    async def text(self, path: str) -> str | None:
+        """The text that `path` answers with 200; None otherwise."""
+        status, content = await self._exchange(path, None)
+        return content.decode("utf-8", "replace") if status == 200 else None
+
     async def model_name(self) -> str:
         """The first model of `/v1/models`.
 

@@ -1,0 +1,125 @@
+"""What a server's /metrics says of a stretch, and what grew between two loads."""
+
+from __future__ import annotations
+
+import pytest
+
+from ridgeline.loadgen.bottleneck import (
+    LoadPicture,
+    find_bottleneck,
+    first_to_break,
+    load_picture,
+)
+from ridgeline.loadgen.server_metrics import ServerStretch, parse_metrics, stretch
+from ridgeline.metrics.client_record import Chunk, ClientRecord, Outcome
+
+BEFORE = """# HELP ridgeline:num_requests_running in a batch
+# TYPE ridgeline:num_requests_running gauge
+ridgeline:num_requests_running{model_name="m",engine="0"} 0.0
+ridgeline:num_requests_waiting{model_name="m",engine="0"} 0.0
+ridgeline:request_queue_time_seconds_sum{model_name="m"} 1.0
+ridgeline:request_queue_time_seconds_count{model_name="m"} 10.0
+ridgeline:num_preemptions_total{model_name="m"} 2.0
+"""
+AFTER = """ridgeline:num_requests_running{model_name="m",engine="0"} 4.0
+ridgeline:num_requests_waiting{model_name="m",engine="0"} 6.0
+ridgeline:kv_cache_usage_perc{model_name="m"} 0.25
+ridgeline:request_queue_time_seconds_sum{model_name="m"} 2.0
+ridgeline:request_queue_time_seconds_count{model_name="m"} 15.0
+ridgeline:request_prefill_time_seconds_sum{model_name="m"} 0.5
+ridgeline:request_prefill_time_seconds_count{model_name="m"} 5
+ridgeline:step_seconds_sum{phase_mix="decode"} 0.8
+ridgeline:step_seconds_count{phase_mix="decode"} 80
+ridgeline:step_seconds_sum{phase_mix="mixed"} 0.6
+ridgeline:step_seconds_count{phase_mix="mixed"} 20
+ridgeline:num_preemptions_total{model_name="m"} 5.0
+not a line
+x{ 3
+y nonsense
+"""
+
+
+def measured() -> ServerStretch:
+    after = parse_metrics(AFTER)
+    return stretch(parse_metrics(BEFORE), after, [after])
+
+
+def test_a_stretch_by_hand() -> None:
+    found = measured()
+    assert found.stages == pytest.approx({"queue_ms": 200.0, "prefill_ms": 100.0})
+    assert found.steps["decode"] == pytest.approx((80, 10.0))
+    assert found.steps["mixed"] == pytest.approx((20, 30.0))
+    assert (found.preemptions, found.running, found.waiting, found.kv_usage) == (3.0, 4.0, 6.0, 0.25)
+
+
+def test_vllms_prefix_and_nothing_known() -> None:
+    assert parse_metrics("vllm:num_requests_waiting 3")[("num_requests_waiting", "")] == 3
+    empty = stretch({}, {}, [])
+    assert (empty.stages, empty.steps, empty.preemptions, empty.running) == ({}, {}, None, None)
+
+
+def picture(server: ServerStretch | None, **changes: float) -> LoadPicture:
+    figures = {"ttft_ms": 50.0, "tpot_ms": 10.0, "gap_p50_ms": 9.0, "gap_mean_ms": 10.0, "concurrency": 2.0}
+    return LoadPicture(rate=1.0, num_good=10, server=server, **{**figures, **changes})
+
+
+def figures(**stages: float) -> ServerStretch:
+    return ServerStretch(stages=stages, steps={}, preemptions=0, running=1, waiting=0, kv_usage=0.1)
+
+
+def test_a_queue_that_grew() -> None:
+    below = picture(figures(queue_ms=5.0, prefill_ms=30.0))
+    above = picture(figures(queue_ms=300.0, prefill_ms=60.0), ttft_ms=380.0)
+    found = find_bottleneck("ttft", below, above)
+    assert (found.source, found.slo) == ("server", "ttft")
+    assert [(share.name.split(",")[0], share.growth_ms) for share in found.shares] == [
+        ("queue", 295.0),
+        ("prefill", 30.0),
+        ("outside the engine", 5.0),
+    ]
+    assert any("KV preemptions above: 0" in fact for fact in found.facts)
+
+
+def test_steps_that_grew() -> None:
+    base = ServerStretch(
+        stages={}, steps={"decode": (100, 8.0)}, preemptions=None, running=None, waiting=None, kv_usage=None
+    )
+    found = find_bottleneck("tpot", picture(base), picture(measured()))
+    assert found.source == "server"
+    ends = [end for share in found.shares for end in (share.below_ms, share.above_ms)]
+    assert ends == pytest.approx([0.0, 4.0, 8.0, 10.0])
+    assert "prefill" in found.shares[0].name
+
+
+@pytest.mark.parametrize(("slo", "named"), [("ttft", "can't be told apart"), ("tpot", "seen from outside")])
+def test_from_outside_it_says_so(slo: str, named: str) -> None:
+    found = find_bottleneck(slo, picture(None), picture(None, ttft_ms=90.0, gap_mean_ms=20.0))
+    assert found.source == "client"
+    assert all(named in share.name for share in found.shares)
+    assert found.shares[0].growth_ms == pytest.approx({"ttft": 40.0, "tpot": 10.0}[slo])
+
+
+def test_no_good_request_leaves_no_shares() -> None:
+    nothing = load_picture(3.0, [], 0.0, None)
+    assert (nothing.ttft_ms, nothing.concurrency, nothing.num_good) == (None, None, 0)
+    assert find_bottleneck("ttft", nothing, nothing).shares == []
+    assert find_bottleneck("tpot", nothing, nothing).shares == []
+
+
+def test_a_picture_by_hand() -> None:
+    record = ClientRecord(
+        request_id="a",
+        scheduled_at_s=1.0,
+        sent_at_s=1.0,
+        chunks=[Chunk(1.5, 1), Chunk(1.6, 1), Chunk(1.8, 1)],
+        outcome=Outcome.OK,
+    )
+    found = load_picture(2.0, [record], 1.6, None)
+    assert (found.ttft_ms, found.tpot_ms) == pytest.approx((500.0, 150.0))
+    assert (found.gap_p50_ms, found.gap_mean_ms) == pytest.approx((150.0, 150.0))
+    assert found.concurrency == pytest.approx(0.5)
+
+
+def test_the_first_to_break_is_the_least_met() -> None:
+    assert first_to_break({"ttft": 0.9, "tpot": 0.7}) == "tpot"
+    assert first_to_break({}) is None
