@@ -14,7 +14,7 @@ from ridgeline.bench.keys import DEFAULT_KEYS
 from ridgeline.bench.offline import run_benchmark
 from ridgeline.bench.peers import find_peers
 from ridgeline.bench.results import render_results
-from ridgeline.cli import bench_capacity, bench_report, bench_serve
+from ridgeline.cli import bench_capacity, bench_compare, bench_report, bench_serve
 from ridgeline.cli.json_output import JsonTarget, check_target, write_json
 from ridgeline.cli.options import EngineOptions, Repeated
 
@@ -40,6 +40,7 @@ def new_app() -> App:
     app.command(engine)
     app.command(bench_serve.serve)
     app.command(bench_report.report)
+    app.command(bench_compare.compare)
     app.command(bench_capacity.capacity)
     return app
 
