@@ -108,12 +108,21 @@ def test_advice_keeps_within_memory_and_limit_and_says_why() -> None:
 
 
 def test_the_budget_keeps_a_mixed_step_within_the_limit() -> None:
-    made = plan(SLOW, replace(WORK, tpot_s=0.05))
+    made = plan(SLOW, replace(WORK, tpot_s=0.2))
     batch, budget = made.max_num_seqs.value, made.max_num_batched_tokens.value
     assert batch is not None
     assert budget is not None
     chunk = budget - batch
-    assert made.serving.chunk_s(batch, chunk) <= 0.05 < made.serving.chunk_s(batch, chunk + 1)
+    assert made.serving.chunk_s(batch, chunk) <= 0.2 < made.serving.chunk_s(batch, chunk + 1)
+
+
+def test_a_limit_that_only_crumbs_of_prompts_keep_yields_to_their_speed() -> None:
+    """One token of a prompt more reads all weights again: far below 80 % of the speed of larger chunks."""
+    made = plan(work=replace(WORK, tpot_s=plan().serving.tpot_s(1) * 1.001))
+    batch, budget = made.max_num_seqs.value, made.max_num_batched_tokens.value
+    assert batch == 1
+    assert made.serving.chunk_s(batch, budget - batch) > made.serving.workload.tpot_s
+    assert "as a mean keeps the limit" in made.max_num_batched_tokens.reason
 
 
 def test_a_budget_without_a_limit_reaches_the_best_speed() -> None:

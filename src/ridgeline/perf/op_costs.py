@@ -10,6 +10,9 @@ query heads of a KV head (csrc/ops/attention.h); activations in the form the nex
 is worked on while it is still in a thread's own buffer counts when it is stored, not again; index arrays and
 block copies are not counted.
 
+Closed forms: attention Vaswani et al. (2017) §3.2, with grouped queries Ainslie et al. (2023); a product with
+m × n weights makes 2 m n FLOPs a token. What is fused, and how often it is read: the sources named.
+
 An op includes what the native core books on it (csrc/ops/forward.h): the norm before a product belongs to
 the op that makes its input; `norms` is the one before the head. Symbols: H hidden, F ffn, V vocabulary,
 d head_dim, Q = heads × d, K = KV heads × d.

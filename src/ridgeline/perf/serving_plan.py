@@ -14,6 +14,7 @@ from ridgeline.perf.serving_model import ServingModel, largest, least
 MEMORY_SHARE = 0.9
 """Of the memory, what weights and KV cache may take together; the rest is for everything else."""
 _NEAR_BEST = 0.95
+_FAST_ENOUGH = 0.8
 _BUDGETS = tuple(1 << power for power in range(5, 14))
 _LEAST_CHUNK = 16
 _SHOWN_BATCHES = tuple(1 << power for power in range(13))
@@ -92,11 +93,10 @@ class ServingPlan:
         )
 
     def points(self) -> list[BatchPoint]:
-        """Batches 1, 2, 4, … up to what fits, and the advised one among them."""
-        most = max(self.capacity, 1)
-        batches = {batch for batch in _SHOWN_BATCHES if batch <= most}
-        batches.add(self.max_num_seqs.value or 1)
-        return [self.point(batch) for batch in sorted(batches)]
+        """Batches 1, 2, 4, … to four times the advised one, as far as they fit, and that itself."""
+        advised = self.max_num_seqs.value or 1
+        most = max(min(self.capacity, 4 * advised), 1)
+        return [self.point(batch) for batch in sorted({advised, *_SHOWN_BATCHES}) if batch <= most]
 
     @property
     def best_requests_per_s(self) -> float | None:
@@ -217,28 +217,30 @@ class ServingPlan:
         return Advice(batch, reason)
 
     def _max_num_batched_tokens(self) -> Advice:
+        """Large enough for prompts to be fast, small enough for a step with a chunk to keep the limit.
+
+        TPOT is a mean, so where both can't be had the first goes before: the work of a prompt is the same
+        in chunks of any size, or less in large ones.
+        """
         serving, batch = self.serving, self.max_num_seqs.value or 1
         limit_s = serving.workload.tpot_s
-        if limit_s is not None and self.slo_batch:
-            chunk = largest(lambda size: serving.chunk_s(batch, size) <= limit_s, _BUDGETS[-1])
-            if chunk >= _LEAST_CHUNK:
-                budget = batch + chunk
-                taken_s = serving.chunk_s(batch, chunk)
-                return Advice(budget, f"{batch} tokens decoded and {chunk} of a prompt take {_ms(taken_s)}, "
-                              "within the TPOT limit")  # fmt: skip
-            return Advice(batch + _LEAST_CHUNK, "any chunk of a prompt makes a step miss the TPOT limit: "
-                          "the smallest sensible one")  # fmt: skip
-        speeds = {size: size / self._prefill_s(size) for size in _BUDGETS}
+        speeds = {size: size / serving.chunk_s(0, size) for size in _BUDGETS}
         fast = max(speeds.values())
         size = next(each for each in _BUDGETS if speeds[each] >= _NEAR_BEST * fast)
-        budget = max(size, batch + _LEAST_CHUNK)
-        if budget > size:
-            return Advice(budget, f"{batch} running requests need a token each, and a chunk a place beside")
-        return Advice(budget, f"chunks of {size} reach {speeds[size] / fast:.0%} of the best prefill speed, "
-                      f"{speeds[size]:,.0f} tok/s; larger ones only make others wait")  # fmt: skip
-
-    def _prefill_s(self, size: int) -> float:
-        return self.serving.chunk_s(0, size)
+        if limit_s is not None and self.slo_batch:
+            chunk = largest(lambda each: serving.chunk_s(batch, each) <= limit_s, _BUDGETS[-1])
+            if chunk and chunk / serving.chunk_s(0, chunk) >= _FAST_ENOUGH * fast:
+                taken = f"{batch} tokens decoded and {chunk} of a prompt take"
+                return Advice(
+                    batch + chunk, f"{taken} {_ms(serving.chunk_s(batch, chunk))}: within the limit"
+                )
+            slow = f"a step with {size} tokens of a prompt takes {_ms(serving.chunk_s(batch, size))}"
+            return Advice(batch + size, f"{slow}; fewer are slower, and TPOT as a mean keeps the limit")
+        if size < batch + _LEAST_CHUNK:
+            reason = f"{batch} running requests need a token each, and a chunk of a prompt a place beside"
+            return Advice(batch + _LEAST_CHUNK, reason)
+        share = f"chunks of {size} reach {speeds[size] / fast:.0%} of the best prefill speed"
+        return Advice(size, f"{share}, {speeds[size]:,.0f} tok/s; larger ones only make others wait")
 
     def _kv_cache_bytes(self) -> Advice:
         batch = self.max_num_seqs.value
