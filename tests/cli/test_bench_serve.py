@@ -55,6 +55,14 @@ def test_the_same_run_by_all_dialects() -> None:
     assert {line.split()[1] for line in lines} >= {"ridgeline", "vllm", "sglang", "guidellm", "llama.cpp"}
 
 
+@pytest.mark.parametrize("end", ["/", "/v1", "/v1/"])
+def test_a_url_with_or_without_its_version(end: str) -> None:
+    with running(answering(3), v1__models=models) as server:
+        done = bench(server.url + end, *FEW)
+        assert {request.path for request in server.generations} == {"/v1/completions"}
+    assert done.returncode == 0, done.stderr
+
+
 def test_headers_keys_and_bodies() -> None:
     words = ["--model", "m", "--api-key", "secret", "--header", "x-a=1", "--extra-body", '{"temperature": 0}']
     with running(answering(3)) as server:

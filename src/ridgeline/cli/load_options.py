@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from ridgeline.cli.options import Flag
 from ridgeline.config.env import openai_api_key
 from ridgeline.errors import ConfigError
-from ridgeline.loadgen.settings import DatasetSettings, TargetSettings, TrafficSettings
+from ridgeline.loadgen.settings import DatasetSettings, TargetSettings, TrafficSettings, server_root
 from ridgeline.workload.arrivals import Ramp
 from ridgeline.workload.synthetic import PrefixRepetition, RandomLengths
 
@@ -27,7 +27,7 @@ class TargetOptions:
     """Which server, and how to speak to it."""
 
     url: Annotated[str, Parameter(name=["--url", "--base-url"])] = "http://127.0.0.1:8000"
-    """The server's root, without /v1."""
+    """The server's root; a /v1 at its end may stay."""
     backend: str = "openai"
     """openai or vllm: /v1/completions; openai-chat: /v1/chat/completions."""
     endpoint: str | None = None
@@ -60,7 +60,7 @@ class TargetOptions:
             ConfigError: an option is out of range or no NAME=VALUE or JSON.
         """
         return TargetSettings(
-            url=self.url,
+            url=server_root(self.url),
             backend=self.backend,
             endpoint=self.endpoint,
             model=self.model,

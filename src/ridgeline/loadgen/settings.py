@@ -21,6 +21,11 @@ DATASETS = ("random", "prefix_repetition", "sharegpt", "custom", "mooncake", "az
 TRACES = ("mooncake", "azure", "burstgpt")
 
 
+def server_root(url: str) -> str:
+    """The server's root of a URL that may end in /v1, as clients of OpenAI's API are given it."""
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSettings:
     """Which server, and how to speak to it. `url` is the server's root, without /v1."""
