@@ -104,6 +104,14 @@ def test_a_machine_is_measured_stored_and_found(tmp_path: Path, monkeypatch) -> 
     assert hardware_path(hardware_key(2), tmp_path).read_text() != text
 
 
+def test_a_measurement_that_can_not_be_kept_is_used_all_the_same(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(calibration, "SHORT_PLAN", TINY_PLAN)
+    home, lines = tmp_path / "file", list[str]()
+    home.write_text("no folder")
+    assert stored_or_short(home, 2, shape=SHAPE, report=lines.append).prices is not None
+    assert "can't be kept" in lines[-1]
+
+
 def test_what_disturbed_a_measurement_is_noted(monkeypatch) -> None:
     monkeypatch.setattr(calibration, "throttled_periods", lambda: 12)
     assert calibration._disturbance_notes(10, 0.2) == [

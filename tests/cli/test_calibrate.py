@@ -54,3 +54,23 @@ def test_the_table_names_every_ceiling(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     for words in ("memory read, 1 thread", "attention", "Q4_1", "Kept in", "outside its ops"):
         assert words in done.stdout
+
+
+def test_a_machine_by_name_is_shown_with_its_sources_and_nothing_is_measured(tmp_path: Path) -> None:
+    done = run("--hardware", "H100 PCIe", "--json", "-", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert (document["name"], document["source"]) == ("h100-pcie", "data sheet")
+    assert set(document["sources"]) == {"memory", "bandwidth", *document["peaks_flops_per_s"]}
+    assert not (tmp_path / "hardware").exists()
+    shown = run("--hardware", "h100-pcie", home=tmp_path)
+    assert "2,000.0 GB/s" in shown.stdout
+    assert "data sheet" in shown.stdout
+    assert "mi300x" in run("--list-hardware", home=tmp_path).stdout
+
+
+def test_an_unknown_machine_is_refused_by_name(tmp_path: Path) -> None:
+    done = run("--hardware", "h10", home=tmp_path)
+    assert done.returncode == 2
+    assert "h100-sxm" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

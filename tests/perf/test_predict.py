@@ -104,3 +104,14 @@ def test_a_peak_never_falls_with_more_tokens() -> None:
     curve = ((1, 10.0), (2, 30.0), (8, 20.0))
     assert [best_rate(curve, n) for n in (0, 1, 2, 5, 8, 99)] == [10, 10, 30, 30, 30, 30]
     assert best_rate(((1, 10.0), (3, 30.0)), 2) == 20
+
+
+def test_attention_in_a_window_is_priced_by_what_it_sees() -> None:
+    """All layers see the last 8 of 31 positions: of a price without caches, the share of the positions."""
+    windowed = replace(SHAPE, window=8, num_window_layers=SHAPE.num_layers)
+    step, machine = StepShape((StepRow(30, 1, 1),)), replace(PROFILE, dram_bytes_per_s=1e6, caches=())
+    whole = predict_step(SHAPE, machine, step)
+    seen = predict_step(windowed, machine, step)
+    assert seen.op_s["attention"] == pytest.approx(whole.op_s["attention"] * 8 / 31)
+    assert seen.op_s["qkv_proj"] == whole.op_s["qkv_proj"]
+    assert seen.total_s < whole.total_s

@@ -135,12 +135,15 @@ def keep(home: Path, profile: HardwareProfile) -> Path:
 def stored_or_short(
     home: Path, num_threads: int, *, shape: ModelShape | None = None, report: Report = lambda _: None
 ) -> HardwareProfile:
-    """The stored profile, or one from the short calibration (≤ 3 s), which is stored then."""
+    """The stored profile, or one from the short calibration (≤ 3 s), which is stored then where it can be."""
     profile = stored_profile(home, num_threads)
     if profile is None:
         report("measuring this machine for 3 s; `ridgeline calibrate` does it thoroughly")
         profile = calibrate(shape or default_shape(), num_threads, SHORT_PLAN)
-        keep(home, profile)
+        try:
+            keep(home, profile)
+        except OSError as error:
+            report(f"the measurement can't be kept: {error.strerror}: {error.filename}")
     return profile
 
 

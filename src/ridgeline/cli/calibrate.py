@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ridgeline.bench import calibrate as calibration
+from ridgeline.cli.hardware_text import entry_document, show_entry, show_hardware
 from ridgeline.cli.json_output import JsonTarget, check_target, write_json
 from ridgeline.config.checks import check_at_least
 from ridgeline.config.engine import MAX_NUM_THREADS
@@ -21,6 +22,8 @@ from ridgeline.engine.machine_profile import hardware_key
 from ridgeline.errors import ConfigError
 from ridgeline.hub.hardware_store import load_hardware
 from ridgeline.perf.hardware import HardwareProfile
+from ridgeline.perf.hardware_entry import HardwareEntry
+from ridgeline.perf.hardware_table import find_hardware
 
 _SHOWN_TOKENS = (1, 8, 64, 512)
 
@@ -29,9 +32,13 @@ def calibrate(
     *,
     short: Annotated[bool, Parameter(negative="")] = False,
     threads: int | None = None,
+    hardware: str | None = None,
+    list_hardware: Annotated[bool, Parameter(negative="")] = False,
     json: JsonTarget = None,
 ) -> None:
     """Measure memory, caches, kernels and overheads, and keep the result for `explain`, `plan` and `serve`.
+
+    Example: ridgeline calibrate --short
 
     Parameters
     ----------
@@ -39,12 +46,22 @@ def calibrate(
         Take 3 s instead of 20: fewer rounds and formats.
     threads
         Threads to measure with; by default as many as the engine takes.
+    hardware
+        Measure nothing, but show the data sheet of a machine by name, with every figure's source.
+    list_hardware
+        List the machines that --hardware knows, and end.
     json
-        Write the measurement as JSON to this file, or to stdout for -.
+        Write the measurement or data sheet as JSON to this file, or to stdout for -.
     """
     check_target(json)
-    num_threads = _num_threads(threads)
     console = Console(stderr=json == "-")
+    if list_hardware:
+        show_hardware(console)
+        return
+    if hardware is not None:
+        _show_data_sheet(find_hardware(hardware), json, console)
+        return
+    num_threads = _num_threads(threads)
     profile = calibration.calibrate(
         calibration.default_shape(),
         num_threads,
@@ -69,6 +86,13 @@ def show(profile: HardwareProfile, path: Path, console: Console) -> None:
     if not profile.is_stable:
         console.print("The machine was not steady meanwhile: calibrate again when it is quiet.")
     console.print(f"Kept in {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_data_sheet(entry: HardwareEntry, json: str | None, console: Console) -> None:
+    if json is not None:
+        write_json(json, entry_document(entry))
+    if json != "-":
+        show_entry(entry, console)
 
 
 def _num_threads(threads: int | None) -> int:

@@ -8,9 +8,10 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
+from ridgeline.cli.hardware_text import show_hardware
 from ridgeline.cli.json_output import JsonTarget, check_target, write_json
 from ridgeline.cli.options import Flag
-from ridgeline.cli.plan_machine import Machine, find_machine, show_hardware
+from ridgeline.cli.plan_machine import Machine, find_machine
 from ridgeline.cli.plan_subject import Subject, find_subject
 from ridgeline.cli.plan_text import memory_lines, show_serving
 from ridgeline.config.checks import check_at_least
@@ -36,8 +37,7 @@ class PlanOptions:
     block_size: int = 32
     """Tokens per KV block."""
     kv_cache_bytes: int | None = None
-    """Bytes of K and V of all layers; by default at most a quarter of the available memory, and on a machine
-    by name 90 % of its memory less the weights."""
+    """Bytes of K and V of all layers; by default the engine's own rule, or what a named machine has left."""
     max_num_seqs: int = 32
     """Most requests running at once."""
     max_model_len: int | None = None

@@ -5,16 +5,13 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from rich.console import Console
-from rich.table import Table
-
 from ridgeline.bench.calibrate import stored_or_short
 from ridgeline.config.checks import check_at_least
 from ridgeline.config.env import home_dir
 from ridgeline.config.machine import cpu_limits, memory_limits
 from ridgeline.perf.hardware import HardwareProfile
 from ridgeline.perf.hardware_entry import HardwareEntry
-from ridgeline.perf.hardware_table import ALIASES, HARDWARE, find_hardware
+from ridgeline.perf.hardware_table import find_hardware
 from ridgeline.perf.serving_plan import MEMORY_SHARE
 
 
@@ -72,25 +69,3 @@ def size(num_bytes: int) -> str:
         if abs(num_bytes) >= scale:
             return f"{num_bytes:,} B ({num_bytes / scale:.1f} {unit})"
     return f"{num_bytes:,} B"
-
-
-def show_hardware(console: Console) -> None:
-    """Print the table of machines: memory, bandwidth and dense peaks in TFLOP/s."""
-    formats = ("fp32", "fp16", "bf16", "int8", "fp8")
-    table = Table("name", "kind", title="data sheets; dense peaks in TFLOP/s", title_justify="left")
-    for column in ("GB", "GB/s", *formats):
-        table.add_column(column, justify="right")
-    for name, entry in HARDWARE.items():
-        memory = (entry.memory_bytes / 1e9, entry.memory_bytes_per_s / 1e9)
-        peaks = (_tflops(entry.peaks_flops_per_s.get(each)) for each in formats)
-        table.add_row(name, entry.kind, *(f"{value:,.0f}" for value in memory), *peaks)
-    console.print(table)
-    aliases = ", ".join(f"{alias} = {name}" for alias, name in ALIASES.items())
-    console.print(f"Short names: {aliases}", highlight=False)
-    console.print("Sources: `ridgeline plan MODEL --hardware NAME` shows them.", highlight=False)
-
-
-def _tflops(peak: float | None) -> str:
-    if peak is None:
-        return "–"
-    return f"{peak / 1e12:.1f}" if peak < 1e14 else f"{peak / 1e12:,.0f}"

@@ -1,7 +1,8 @@
 """The time of a step before it runs: from measured prices of this machine, or from its ceilings alone.
 
 With prices, an op of the calibrated shape takes what it took there; an op of another shape takes that times
-the ratio of the two ops' lower bounds. Without prices (a data sheet) it takes the lower bound itself,
+the ratio of the two ops' lower bounds, and so does attention that sees only a window, of what it would take
+without one. Without prices (a data sheet) it takes the lower bound itself,
 max(FLOPs / peak, bytes / bandwidth): Williams, Waterman & Patterson, Roofline (2009).
 """
 
@@ -63,10 +64,9 @@ class Predictor:
         is_cached = self._bounds.is_cached(work.num_tokens + work.num_old_positions)
         known_s, known_bounds = self._row_ops(work.num_tokens, step.num_logits_rows, is_cached)
         op_s, bound_op_s = known_s.copy(), known_bounds.copy()
+        whole_s = bound_op_s["attention"] = self._bounds.attention(work, is_cached=is_cached)
         if model.num_window_layers:
             bound_op_s["attention"] = self._bounds.of(step)["attention"]
-        else:
-            bound_op_s["attention"] = self._bounds.attention(work, is_cached=is_cached)
         prices = self._prices
         if prices is None:
             op_s["attention"], op_s[STEP_OVERHEAD] = bound_op_s["attention"], self._step_s
@@ -74,6 +74,8 @@ class Predictor:
             num_requests, overhead = len(rows), prices.overhead
             terms = attention_terms(work, model, from_memory=0.0 if is_cached else 1.0)
             op_s["attention"] = model.num_layers * _priced(prices.attention, terms)
+            if model.num_window_layers and whole_s:
+                op_s["attention"] *= bound_op_s["attention"] / whole_s
             op_s["qkv_proj"] += self._kv_write_s * (num_requests - 1)
             op_s[STEP_OVERHEAD] = (
                 overhead.step_s + overhead.request_s * num_requests + overhead.token_s * work.num_tokens
