@@ -61,6 +61,7 @@ class _Socket:
 
 def _cpu(name: str, title: str, core: _Core, socket: _Socket) -> HardwareEntry:
     bandwidth = socket.channels * socket.mt_per_s * 1e6 * _CHANNEL_BYTES
+    page = f"{socket.page}, {title.partition(' (')[0]}"
     clock = f"{socket.cores} cores × {socket.ghz:g} GHz"
     peaks = {each: socket.cores * socket.ghz * 1e9 * ops for each, ops in core.ops.items()}
     return HardwareEntry(
@@ -71,12 +72,9 @@ def _cpu(name: str, title: str, core: _Core, socket: _Socket) -> HardwareEntry:
         memory_bytes_per_s=bandwidth,
         peaks_flops_per_s=peaks,
         sources={
-            "memory": f"the most supported: {socket.page}",
-            "bandwidth": f"{socket.channels} channels × {socket.mt_per_s} MT/s × 8 B: {socket.page}",
-            **{
-                each: f"{clock} × {ops} a cycle: {socket.page}; {core.source}"
-                for each, ops in core.ops.items()
-            },
+            "memory": f"the most supported: {page}",
+            "bandwidth": f"{socket.channels} channels × {socket.mt_per_s} MT/s × 8 B: {page}",
+            **{each: f"{clock} × {ops} a cycle: {page}; {core.source}" for each, ops in core.ops.items()},
         },
     )
 
@@ -88,12 +86,12 @@ def _xeon(cores: int, ghz: float, mt_per_s: int, memory_tb: float = 4.0, channel
 
 def _amd(cores: int, ghz: float, mt_per_s: int, memory_tb: float, channels: int) -> _Socket:
     return _Socket(cores=cores, ghz=ghz, channels=channels, mt_per_s=mt_per_s, memory_tb=memory_tb,
-                   page="AMD product page")  # fmt: skip
+                   page="AMD product specifications")  # fmt: skip
 
 
 def _graviton(cores: int, ghz: float, mt_per_s: int, memory_tb: float, channels: int) -> _Socket:
     return _Socket(cores=cores, ghz=ghz, channels=channels, mt_per_s=mt_per_s, memory_tb=memory_tb,
-                   page="AWS, EC2 instance types and re:Invent talks on Graviton")  # fmt: skip
+                   page="AWS EC2 instance types; WikiChip and The Next Platform (2024)")  # fmt: skip
 
 
 CPUS: tuple[HardwareEntry, ...] = (
