@@ -125,13 +125,19 @@ def _verdict_lines(serving: ServingPlan) -> Iterator[str]:
     if serving.slo_batch is not None and workload.tpot_s is not None:
         words = f"{serving.slo_batch:,} requests" if serving.slo_batch else "not even one request"
         yield f"  TPOT          {words} within {_ms(workload.tpot_s)}"
-    ttft = f"  TTFT          {_ms(serving.ttft_s)} for {workload.input_len:,} tokens with nobody else there"
-    if workload.ttft_s is not None:
-        is_met = serving.ttft_s <= workload.ttft_s
-        ttft += f": {'within' if is_met else 'misses'} {_ms(workload.ttft_s)}"
-    yield ttft
+    yield f"  TTFT          {_ttft_words(serving)}"
     if workload.rate_per_s is not None:
         yield f"  rate          {_rate_words(serving, workload.rate_per_s)}"
+
+
+def _ttft_words(serving: ServingPlan) -> str:
+    workload, ttft_s = serving.serving.workload, serving.ttft_s
+    if ttft_s is None:
+        return "unknown without a compute peak"
+    words = f"{_ms(ttft_s)} for {workload.input_len:,} tokens with nobody else there"
+    if workload.ttft_s is None:
+        return words
+    return f"{words}: {'within' if ttft_s <= workload.ttft_s else 'misses'} {_ms(workload.ttft_s)}"
 
 
 def _rate_words(serving: ServingPlan, rate: float) -> str:

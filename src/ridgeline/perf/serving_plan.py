@@ -9,7 +9,7 @@ from enum import StrEnum
 from ridgeline.perf.crossover import MAX_BATCH, kv_context, ridge_batch
 from ridgeline.perf.kv_memory import RequestMemory
 from ridgeline.perf.roofline import ridge_batch_at_peak, ridge_intensity
-from ridgeline.perf.serving_model import ServingModel, largest, least
+from ridgeline.perf.serving_model import DEFAULT_BUDGET, ServingModel, largest, least
 
 MEMORY_SHARE = 0.9
 """Of the memory, what weights and KV cache may take together; the rest is for everything else."""
@@ -74,8 +74,12 @@ class ServingPlan:
         self.kv_cache_bytes = self._kv_cache_bytes()
 
     @property
-    def ttft_s(self) -> float:
-        """Seconds to the first token of a request that waits for nobody, with the advised budget."""
+    def ttft_s(self) -> float | None:
+        """Seconds to the first token of a request that waits for nobody, with the advised budget; None where
+        no compute peak is known.
+        """
+        if not self.serving.is_compute_known:
+            return None
         return self.serving.prompt_s(self.max_num_batched_tokens.value or _BUDGETS[-1])
 
     def point(self, batch: int) -> BatchPoint:
@@ -224,6 +228,9 @@ class ServingPlan:
         """
         serving, batch = self.serving, self.max_num_seqs.value or 1
         limit_s = serving.workload.tpot_s
+        if not serving.is_compute_known:
+            reason = "the engine's default: without a compute peak the speed of prompts is unknown"
+            return Advice(max(DEFAULT_BUDGET, batch + _LEAST_CHUNK), reason)
         speeds = {size: size / serving.chunk_s(0, size) for size in _BUDGETS}
         fast = max(speeds.values())
         size = next(each for each in _BUDGETS if speeds[each] >= _NEAR_BEST * fast)
