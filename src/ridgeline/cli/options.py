@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -60,24 +60,16 @@ class EngineOptions:
         Raises:
             ConfigError: the chat template can't be read; otherwise as `LLM`.
         """
-        return LLM(
-            self.model,
-            executor=self.executor,
-            num_threads=self.num_threads,
-            block_size=self.block_size,
-            max_model_len=self.max_model_len,
-            kv_cache_bytes=self.kv_cache_bytes,
-            max_num_seqs=self.max_num_seqs,
-            max_num_batched_tokens=self.max_num_batched_tokens,
-            enable_prefix_caching=self.enable_prefix_caching,
-            long_prefill_token_threshold=self.long_prefill_token_threshold,
-            max_num_partial_prefills=self.max_num_partial_prefills,
-            max_long_partial_prefills=self.max_long_partial_prefills,
-            scheduling_policy=self.scheduling_policy,
-            priority_aging_s=self.priority_aging_s,
-            watermark=self.watermark,
-            chat_template=_template_text(self.chat_template),
-        )
+        return LLM(**self.settings())
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments of `LLM`, and of `AsyncLLM`, by name.
+
+        Raises:
+            ConfigError: the chat template can't be read.
+        """
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**values, "chat_template": _template_text(self.chat_template)}
 
 
 @Parameter(name="*")

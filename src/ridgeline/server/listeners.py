@@ -1,4 +1,4 @@
-"""Sockets that are bound before anything is loaded, so that a taken port shows at once."""
+"""Sockets that listen before anything is loaded, so that a taken port shows at once."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import socket
 
 from ridgeline.errors import ConfigError
 
+BACKLOG = 2048
+"""Connections that may wait to be accepted."""
 _REMEDIES = {
     errno.EADDRINUSE: "is taken by another process; stop it, or choose another port (0 takes a free one)",
     errno.EACCES: "may not be opened by this user; ports from 1024 on may",
 }
 
 
-def bind(host: str, port: int, *, field: str = "port") -> socket.socket:
-    """A TCP socket bound to an address; port 0 is a free one.
+def listen(host: str, port: int, *, field: str = "port") -> socket.socket:
+    """A TCP socket that listens on an address; port 0 is a free one. Who connects waits for the server.
 
     Raises:
-        ConfigError: the address can't be bound; `field` names the port's setting.
+        ConfigError: the address can't be had; `field` names the port's setting.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -29,6 +31,7 @@ def bind(host: str, port: int, *, field: str = "port") -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         if error.errno in _REMEDIES:

@@ -15,6 +15,11 @@ from ridgeline.server.phase import Phase
 class Serving(Protocol):
     """What the lifecycle needs of the engine's bridge."""
 
+    @property
+    def model_name(self) -> str:
+        """The model's own name."""
+        ...
+
     def finish_all(self, finish_reason: FinishReason) -> None:
         """End every request for this reason; its last output says so."""
         ...
@@ -33,3 +38,10 @@ class ServerState:
     admission: Admission
     phase: Phase = Phase.LOADING
     async_llm: Serving | None = None
+
+    @property
+    def served_model_names(self) -> tuple[str, ...]:
+        """Names that requests may use, the first one in answers; needs the model's own once it is loaded."""
+        if self.config.served_model_names or self.async_llm is None:
+            return self.config.served_model_names
+        return (self.async_llm.model_name,)
