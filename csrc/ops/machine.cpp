@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <thread>
 #include <vector>
 
 #include "ops/read_stream.h"
@@ -63,15 +64,23 @@ Measured<uint64_t> read_parts(const uint8_t* data, int64_t part_bytes, int64_t n
 }
 
 Measured<int64_t> dispatch_jobs(int64_t num_jobs, ThreadPool& pool) {
-    constexpr int64_t kChunksPerThread = 2;
-    std::atomic<int64_t> num_items{0};
-    const Clock::time_point start = Clock::now();
-    for (int64_t job = 0; job < num_jobs; job++) {
-        pool.parallel_for(kChunksPerThread * pool.num_threads(), 1, [&](int64_t begin, int64_t end, int) {
-            num_items.fetch_add(end - begin, std::memory_order_relaxed);
+    constexpr double kLongestSeconds = 0.05; // where threads outnumber CPUs, a meeting takes a time slice
+    const int64_t num_threads = pool.num_threads();
+    Measured<int64_t> result = {std::numeric_limits<double>::infinity(), 0};
+    const Clock::time_point first = Clock::now();
+    for (int64_t job = 0; job < num_jobs && (job == 0 || seconds_since(first) < kLongestSeconds); job++) {
+        std::atomic<int64_t> num_met{0};
+        const Clock::time_point start = Clock::now();
+        pool.parallel_for(num_threads, 1, [&](int64_t, int64_t, int) {
+            num_met.fetch_add(1, std::memory_order_acq_rel);
+            while (num_met.load(std::memory_order_acquire) < num_threads) {
+                std::this_thread::yield();
+            }
         });
+        result.seconds = std::min(result.seconds, seconds_since(start));
+        result.check += num_met.load();
     }
-    return {seconds_since(start) / static_cast<double>(num_jobs), num_items.load()};
+    return result;
 }
 
 Measured<double> attend_tiles(const KernelTable& kernels, int64_t head_dim, int64_t num_rows,

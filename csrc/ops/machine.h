@@ -28,7 +28,8 @@ Measured<uint64_t> stream_memory(const uint8_t* data, int64_t num_bytes, int64_t
 // over num_passes, for the slowest thread. `check` is the sum of the words of all parts in all passes.
 Measured<uint64_t> read_parts(const uint8_t* data, int64_t part_bytes, int64_t num_passes, ThreadPool& pool);
 
-// One empty job for all threads; `check` is the number of items they took in num_jobs jobs.
+// The fastest of num_jobs jobs (fewer after 50 ms) in which all threads meet and go; `check` is how many met
+// in all of them.
 Measured<int64_t> dispatch_jobs(int64_t num_jobs, ThreadPool& pool);
 
 // Each thread lets `num_rows` queries of zeros attend to `num_tiles` tiles of its own; seconds of one walk
