@@ -32,7 +32,7 @@ _CLOCK_READS = 20_000
 
 @dataclass(frozen=True)
 class Overhead:
-    """Seconds of a step without, ratios of neighbouring steps with over without, the clock's share at most."""
+    """Seconds of a step without; ratios of neighbouring steps, with over without; the clock at most."""
 
     step_s: float
     with_over_without: float

@@ -22,7 +22,9 @@ from ridgeline import (
     ModelNotFoundError,
     RequestError,
     SamplingParams,
+    build,
 )
+from ridgeline.config.machine import cpu_limits
 from ridgeline.core.events import StepFinished
 
 PROMPT = {"prompt_token_ids": [65, 66, 67, 68, 69, 70]}
@@ -238,6 +240,25 @@ def test_a_truncated_file_is_a_model_file_error(tmp_path, tiny_model: Path) -> N
     cut.write_bytes(tiny_model.read_bytes()[:-1])
     with pytest.raises(ModelFileError, match=r"cut\.gguf"):
         LLM(str(cut))
+
+
+def test_more_threads_than_fit_are_warned_of(tiny_model: Path, caplog) -> None:
+    too_many = cpu_limits().num_threads + 1
+    with (
+        caplog.at_level(logging.WARNING),
+        LLM(str(tiny_model), kv_cache_bytes=2**22, num_threads=too_many) as llm,
+    ):
+        assert llm.parts.num_threads == too_many
+    assert f"{too_many} threads are more than the {too_many - 1} that fit here" in caplog.text
+    assert cpu_limits().reason in caplog.text
+
+
+def test_more_cache_than_the_cgroup_leaves_is_refused_with_both_numbers(
+    tiny_model: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(build, "available_memory_bytes", lambda: 50_000_000)
+    with pytest.raises(ConfigError, match="kv_cache_bytes=100000000: only 50000000 bytes"):
+        LLM(str(tiny_model), kv_cache_bytes=100_000_000)
 
 
 def test_max_model_len_shrinks_to_the_cache_and_says_so(tiny_model: Path, caplog) -> None:

@@ -94,7 +94,7 @@ def build_engine(config: EngineConfig, *, home: Path, clock: Clock) -> EnginePar
     shape = kv_shape(weights.config, itemsize=kv_itemsize)
     model_shape = _model_shape(weights, kv_itemsize)
     limits = _limits(config, weights.config, shape)
-    num_threads = config.num_threads or cpu_limits().num_threads
+    num_threads = _num_threads(config)
     forward = _forward(config, weights, limits, num_threads, clock)
     recorder = EventRecorder()
     event_log = EventLog(config.max_num_events)
@@ -138,6 +138,15 @@ def _kv_cache_manager(config: EngineConfig, limits: EngineLimits, recorder: Even
         prefix_cache=PrefixCache(config.block_size) if config.enable_prefix_caching else None,
         watermark=config.scheduler.watermark,
     )
+
+
+def _num_threads(config: EngineConfig) -> int:
+    """Those asked for, else as many as fit here; a warning where they don't fit."""
+    limits = cpu_limits()
+    num_threads = config.num_threads or limits.num_threads
+    if (excess := limits.excess_note(num_threads)) is not None:
+        _logger.warning("%s", excess)
+    return num_threads
 
 
 def _forward(

@@ -112,16 +112,21 @@ def test_a_measurement_that_can_not_be_kept_is_used_all_the_same(tmp_path: Path,
     assert "can't be kept" in lines[-1]
 
 
-def test_what_disturbed_a_measurement_is_noted(monkeypatch) -> None:
-    monkeypatch.setattr(calibration, "throttled_periods", lambda: 12)
-    assert calibration._disturbance_notes(10, 0.2) == [
+def test_what_disturbed_a_measurement_is_noted() -> None:
+    assert calibration._disturbance_notes(2, 0.2) == [
         "the CPU quota stopped this process 2 times meanwhile: these are ceilings under throttling",
         "other processes took 20% of the machine meanwhile",
     ]
-    assert calibration._disturbance_notes(12, 0.01) == []
-    assert calibration._disturbance_notes(None, 0.01) == []
-    many = calibration._limit_notes(200)
-    assert "more than the" in many[1]
+    assert calibration._disturbance_notes(0, 0.01) == []
+    assert "more than the" in calibration._limit_notes(200)[1]
+
+
+def test_throttling_during_a_calibration_marks_its_profile(monkeypatch) -> None:
+    counts = iter([10, 13])
+    monkeypatch.setattr(calibration, "throttled_periods", lambda: next(counts))
+    monkeypatch.setattr(calibration, "throttled_since", lambda before: next(counts) - before)
+    profile = calibrate(SHAPE, 1, TINY_PLAN)
+    assert any("stopped this process 3 times" in note for note in profile.notes)
 
 
 def test_unsteady_rounds_make_an_unstable_profile() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
+from ridgeline.config import machine
 from ridgeline.config.machine import (
     CpuCache,
     CpuLimits,
@@ -63,6 +66,38 @@ def test_threads_follow_the_least_limit_and_the_reason_names_it() -> None:
     assert CpuLimits(1, 4, None).num_threads == 1
     assert CpuLimits(4, 4, 0.5).num_threads == 1
     assert "no quota" in CpuLimits(1, 4, None).reason
+
+
+@pytest.mark.parametrize(
+    ("quota", "num_threads"), [("100000 100000", 1), ("50000 100000", 1), ("max 100000", None)]
+)
+def test_a_quota_of_any_cgroup_above_limits_the_threads(
+    tmp_path: Path, monkeypatch, quota: str, num_threads: int | None
+) -> None:
+    (tmp_path / "cpu.max").write_text(f"{quota}\n")
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    limits = machine.cpu_limits()
+    assert limits.num_threads == (num_threads or min(limits.affinity_cores, limits.physical_cores))
+    assert ("no quota" in limits.reason) == (num_threads is None)
+
+
+def test_more_threads_than_fit_are_told_with_the_quota() -> None:
+    limits = CpuLimits(affinity_cores=8, physical_cores=4, quota_cores=2.0)
+    assert limits.excess_note(2) is None
+    assert limits.excess_note(3) == (
+        "3 threads are more than the 2 that fit here (8 CPUs allowed, 4 physical cores, a quota of 2 CPUs): "
+        "they wait for each other"
+    )
+
+
+def test_throttling_is_the_highest_count_of_the_cgroups_above(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    assert machine.throttled_periods() is None
+    assert machine.throttled_since(None) == 0
+    (tmp_path / "cpu.stat").write_text("nr_periods 50\nnr_throttled 7\nthrottled_time 9\n")
+    assert machine.throttled_periods() == 7
+    assert machine.throttled_since(4) == 3
+    assert machine.throttled_since(9) == 0
 
 
 def test_caches_are_counted_once_however_many_cpus_share_them(tmp_path: Path) -> None:

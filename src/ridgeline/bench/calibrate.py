@@ -12,7 +12,14 @@ from ridgeline.bench.cpu_share import others_share, read_cpu
 from ridgeline.bench.machine_ceilings import CeilingRounds, unsteady_note
 from ridgeline.bench.op_price_fit import fit_prices
 from ridgeline.bench.synthetic_model import BLOCK_SIZE, EngineStep, SyntheticModel
-from ridgeline.config.machine import cpu_caches, cpu_limits, cpu_name, memory_limits, throttled_periods
+from ridgeline.config.machine import (
+    cpu_caches,
+    cpu_limits,
+    cpu_name,
+    memory_limits,
+    throttled_periods,
+    throttled_since,
+)
 from ridgeline.core.kv_cache_manager import num_blocks_for
 from ridgeline.engine.machine_profile import store_profile, stored_profile
 from ridgeline.formats.quants import QUANT_TYPES
@@ -116,7 +123,7 @@ def calibrate(
                 break
     notes = [
         *_limit_notes(num_threads),
-        *_disturbance_notes(throttled_before, others_share(cpu_before, read_cpu())),
+        *_disturbance_notes(throttled_since(throttled_before), others_share(cpu_before, read_cpu())),
         *unsteady_note(rounds.samples, rounds.unsteady()),
     ]
     profile = replace(
@@ -162,21 +169,15 @@ def _num_blocks(plan: CalibrationPlan) -> int:
 
 def _limit_notes(num_threads: int) -> list[str]:
     limits = cpu_limits()
-    notes = [f"{num_threads} threads; {limits.reason}"]
-    if num_threads > limits.num_threads:
-        notes.append(
-            f"{num_threads} threads are more than the {limits.num_threads} that fit here: "
-            "they wait for each other"
-        )
-    return notes
+    excess = limits.excess_note(num_threads)
+    return [f"{num_threads} threads; {limits.reason}", *([excess] if excess else [])]
 
 
-def _disturbance_notes(throttled_before: int | None, others_cpu: float) -> list[str]:
+def _disturbance_notes(num_throttled: int, others_cpu: float) -> list[str]:
     notes = []
-    throttled = throttled_periods()
-    if throttled is not None and throttled_before is not None and throttled > throttled_before:
+    if num_throttled:
         notes.append(
-            f"the CPU quota stopped this process {throttled - throttled_before} times meanwhile: "
+            f"the CPU quota stopped this process {num_throttled} times meanwhile: "
             "these are ceilings under throttling"
         )
     if others_cpu > _MAX_OTHERS_CPU:

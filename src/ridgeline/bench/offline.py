@@ -21,6 +21,7 @@ from ridgeline.bench.cpu_share import others_share, read_cpu
 from ridgeline.bench.description import describe
 from ridgeline.bench.keys import NUM_DECODE_STEPS, Kind, Workload, parse_key, prompt_ids
 from ridgeline.bench.peers import Peer, best_ratio, measure_peer, ratio, same_file_ratio
+from ridgeline.config.machine import throttled_periods, throttled_since
 from ridgeline.core.events import StepFinished
 from ridgeline.llm import LLM
 from ridgeline.outputs import RequestOutput
@@ -68,11 +69,13 @@ def run_benchmark(
     Each key holds median, min, max, runs, `others_cpu` (the share of the machine's CPU time that other
     processes took meanwhile), the Python's share of a step, and fractions of the machine's ceilings. Samples
     are shared out over `rounds`; each round ends with one sample of each of the `peers`, on the same file.
+    `throttled_periods` > 0 marks a run that a CPU quota stopped so many times.
 
     Raises:
         ConfigError: a key is not one of the known shapes, or a peer can't be run.
     """
     workloads = [parse_key(key) for key in keys]
+    throttled_before = throttled_periods()
     document: dict[str, object] = {}
     first_ids: dict[str, list[int]] = {}
     peer_documents: dict[str, dict[str, object]] = {peer.name: {} for peer in peers}
@@ -97,6 +100,7 @@ def run_benchmark(
             if runs.peers:
                 _set_ratios(document, runs)
     document["first_ids"] = first_ids
+    document["throttled_periods"] = throttled_since(throttled_before)
     if peers:
         document["peers"] = peer_documents
     return document

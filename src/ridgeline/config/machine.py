@@ -33,6 +33,15 @@ class CpuLimits:
         quota = "no quota" if self.quota_cores is None else f"a quota of {self.quota_cores:g} CPUs"
         return f"{self.affinity_cores} CPUs allowed, {self.physical_cores} physical cores, {quota}"
 
+    def excess_note(self, num_threads: int) -> str | None:
+        """What is wrong with so many threads; None where they fit."""
+        if num_threads <= self.num_threads:
+            return None
+        return (
+            f"{num_threads} threads are more than the {self.num_threads} that fit here ({self.reason}): "
+            "they wait for each other"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class CpuCache:
@@ -108,6 +117,12 @@ def cpu_caches(sys_cpu: Path = Path("/sys/devices/system/cpu")) -> list[CpuCache
                 key = int(_read(index / "level") or 0), int(size[:-1]) * 1024
                 sharers.setdefault(key, set()).add(_read(index / "shared_cpu_list") or str(cpu))
     return [CpuCache(level, size, len(lists)) for (level, size), lists in sorted(sharers.items())]
+
+
+def throttled_since(before: int | None) -> int:
+    """How often a CPU quota has stopped us since `throttled_periods` said `before`; 0 where nobody tells."""
+    now = throttled_periods()
+    return max(now - before, 0) if now is not None and before is not None else 0
 
 
 def throttled_periods() -> int | None:
