@@ -29,7 +29,7 @@ ROOM_CEILINGS = {
     "tools": 800,
     "grammar": 600,
     "sampling": 500,
-    "metrics": 2600,
+    "metrics": 3800,
     "perf": 4400,
     "workload": 1000,
     "dashboard": 1800,
