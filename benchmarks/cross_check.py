@@ -1,18 +1,21 @@
-"""Ours beside GuideLLM on one server, and the clients' figures beside the server's own.
+"""Ours beside GuideLLM or vLLM's `bench serve` on one server, and beside the server's own figures.
 
     python -m venv PEERS && PEERS/bin/pip install guidellm
     python benchmarks/cross_check.py --url http://127.0.0.1:8000 --guidellm PEERS/bin/guidellm
+    python benchmarks/cross_check.py --url http://127.0.0.1:8000 --vllm VLLM/bin/python
 
-The same text prompts go out by both at the same constant rate, one tool after the other, each after
-warm-ups. GuideLLM's per-request records are taken, not its summaries, so that percentiles are ours on both
-sides; its names are translated by docs/load-generator.md. The server's own means come from its /metrics,
-read before and after our run. To be run on a quiet machine; not part of CI.
+Text prompts of one kind go out by both at the same constant rate, one tool after the other, each after
+warm-ups. The other's per-request records are taken, not its summaries, so that percentiles are ours on both
+sides; names are translated by docs/load-generator.md. The server's own means come from its /metrics, read
+before and after our run. vLLM needs pandas and datasets beside it; it counts prompt tokens by a tokenizer of
+words made here, since only its times are compared. To be run on a quiet machine; not part of CI.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import tempfile
@@ -21,6 +24,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 
+import tokenizers
+
 from ridgeline.loadgen.benchmark import LoadPlan, execute_load, plan_load
 from ridgeline.loadgen.settings import DatasetSettings, TargetSettings, TrafficSettings
 from ridgeline.loadgen.vllm_keys import sent_e2e_s, sent_ttft_s, tpot_s
@@ -28,6 +33,10 @@ from ridgeline.metrics.client_record import ClientRecord, Outcome
 from ridgeline.metrics.percentiles import percentile
 
 WORDS = ("time", "water", "stone", "light", "paper", "river", "green", "house", "table", "music", "north")
+VLLM_PROGRAM = (
+    "import argparse; from vllm.benchmarks import serve; parser = argparse.ArgumentParser(); "
+    "serve.add_cli_args(parser); serve.main(parser.parse_args())"
+)
 SERVER_HISTOGRAMS = {"TTFT": "time_to_first_token_seconds", "ITL": "inter_token_latency_seconds"}
 
 
@@ -36,6 +45,7 @@ def main() -> None:
     parser.add_argument("--url", required=True)
     parser.add_argument("--model")
     parser.add_argument("--guidellm", help="path of GuideLLM's command; without it only the server is asked")
+    parser.add_argument("--vllm", help="path of the Python that has vLLM")
     parser.add_argument("--rate", type=float, default=2.0)
     parser.add_argument("--num-prompts", type=int, default=60)
     parser.add_argument("--prompt-words", type=int, default=100)
@@ -49,7 +59,9 @@ def main() -> None:
         print_server(records, before, after)
         if arguments.guidellm:
             theirs = run_guidellm(arguments, plan, Path(folder))
-            print_tools(records, theirs)
+            print_tools(records, "GuideLLM", by_guidellm(theirs))
+        if arguments.vllm:
+            print_tools(records, "vLLM", run_vllm(arguments, plan, Path(folder)))
 
 
 def make_plan(arguments: argparse.Namespace, folder: Path) -> LoadPlan:
@@ -143,27 +155,71 @@ def print_server(records: list[ClientRecord], before: dict, after: dict) -> None
         print(f"{name:8}{client_ms:10.2f}{server_ms:10.2f}{apart:+10.2f}{share:+8.1f} %  {yes(is_near)}")
 
 
-def print_tools(records: list[ClientRecord], theirs: list[dict]) -> None:
-    """Both tools by one definition each: GuideLLM's `inter_token_latency_ms` is what others call TPOT."""
-    rows = {
-        "TTFT": (_ms(map(sent_ttft_s, records)), [r["time_to_first_token_ms"] for r in theirs]),
-        "TPOT": (_ms(map(tpot_s, records)), [r["inter_token_latency_ms"] for r in theirs]),
-        "E2E": (_ms(map(sent_e2e_s, records)), [1000 * r["request_latency"] for r in theirs]),
+def print_tools(records: list[ClientRecord], name: str, theirs: dict[str, list[float]]) -> None:
+    """Both tools by one definition each, from the send."""
+    ours = {
+        "TTFT": _ms(map(sent_ttft_s, records)),
+        "TPOT": _ms(map(tpot_s, records)),
+        "E2E": _ms(map(sent_e2e_s, records)),
     }
     print()
-    print(f"{'ms':14}{'ours':>10}{'GuideLLM':>10}{'apart':>10}{'of it':>9}  within 5 %")
-    for name, (ours, all_others) in rows.items():
-        others = [value for value in all_others if value is not None]
+    print(f"{'ms':14}{'ours':>10}{name:>10}{'apart':>10}{'of it':>9}  within 5 %")
+    for quantity, values in ours.items():
         for p in (50, 90, 99):
-            mine, other = percentile(ours, p), percentile(others, p)
+            mine, other = percentile(values, p), percentile(theirs[quantity], p)
             if mine is None or other is None:
-                print(f"{name} P{p}: one of the two has no value")
+                print(f"{quantity} P{p}: one of the two has no value")
                 continue
             share = 100 * (mine - other) / other
-            line = f"{name + f' P{p}':14}{mine:10.2f}{other:10.2f}{mine - other:+10.2f}{share:+8.1f} %"
-            print(f"{line}  {yes(abs(share) <= 5)}  (n {len(ours)}, {len(others)})")
+            line = f"{quantity + f' P{p}':14}{mine:10.2f}{other:10.2f}{mine - other:+10.2f}{share:+8.1f} %"
+            print(f"{line}  {yes(abs(share) <= 5):3}  (n {len(values)}, {len(theirs[quantity])})")
+
+
+def by_guidellm(theirs: list[dict]) -> dict[str, list[float]]:
+    """Its `inter_token_latency_ms` is what others call TPOT; its own TPOT counts the first token in."""
     per_token = [r["time_per_output_token_ms"] for r in theirs if r["time_per_output_token_ms"] is not None]
-    print(f"GuideLLM's own TPOT counts the first token in: P50 {percentile(per_token, 50):.2f} ms")
+    if per_token:
+        print(f"GuideLLM's own TPOT counts the first token in: P50 {percentile(per_token, 50):.2f} ms")
+    return {
+        "TTFT": [r["time_to_first_token_ms"] for r in theirs if r["time_to_first_token_ms"] is not None],
+        "TPOT": [r["inter_token_latency_ms"] for r in theirs if r["inter_token_latency_ms"] is not None],
+        "E2E": [1000 * r["request_latency"] for r in theirs if r["request_latency"] is not None],
+    }
+
+
+def run_vllm(arguments: argparse.Namespace, plan: LoadPlan, folder: Path) -> dict[str, list[float]]:
+    """vLLM's records: E2E is TTFT and all gaps, TPOT those gaps over N − 1."""
+    data = folder / "vllm.jsonl"
+    data.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in prompts(arguments, seed=3)))
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"?": 0}, unk_token="?"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    words.save(str(folder / "tokenizer.json"))
+    kind = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "?"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(kind))
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    subprocess.run(
+        [
+            *(arguments.vllm, "-c", VLLM_PROGRAM, "--base-url", arguments.url, "--backend", "openai"),
+            *("--model", plan.model, "--tokenizer", str(folder), "--dataset-name", "custom"),
+            *("--dataset-path", str(data), "--skip-chat-template", "--ignore-eos", "--disable-tqdm"),
+            *("--custom-output-len", str(arguments.output_len), "--num-prompts", str(arguments.num_prompts)),
+            *("--request-rate", str(arguments.rate), "--burstiness", "1000000", "--num-warmups", "4"),
+            *("--temperature", "0", "--save-result", "--save-detailed"),
+            *("--result-dir", str(folder), "--result-filename", "vllm.json"),
+        ],
+        check=True,
+        timeout=900,
+        capture_output=True,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    document = json.loads((folder / "vllm.json").read_text())
+    rows = zip(document["ttfts"], document["itls"], document["output_lens"], document["errors"], strict=True)
+    good = [(ttft, sum(itls), count) for ttft, itls, count, error in rows if not error]
+    return {
+        "TTFT": [1000 * ttft for ttft, _, _ in good],
+        "TPOT": [1000 * decode / (count - 1) for _, decode, count in good if count > 1],
+        "E2E": [1000 * (ttft + decode) for ttft, decode, _ in good],
+    }
 
 
 def _ms(values_s: Iterable[float | None]) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -158,8 +159,16 @@ def test_many_requests_are_thinned_out_and_the_page_says_so() -> None:
     assert len(view["cdf"]["e2e"]["x"]) <= 400
     assert view["cdf"]["e2e"]["n"] == 100_000
     assert re.search(r"of 100,000 first tokens are drawn: the 500 longest", page)
-    assert "of 100,000 requests, evenly spaced" in page
+    assert "of 100,000 requests, those around the latest first token" in page
     assert len(page) - len(page[: page.rindex("<script>")]) < 1_000_000
+
+
+@pytest.mark.parametrize(("latest", "first"), [(0, 0), (150, 100), (299, 200)])
+def test_bars_are_the_neighbours_of_the_latest(latest: int, first: int) -> None:
+    records = [record(i) for i in range(300)]
+    records[latest] = replace(records[latest], chunks=[Chunk(99.0, 1)])
+    rows = run_view(run(records))["gantt"]["rows"]
+    assert [row["id"] for row in rows] == [f"r{i}" for i in range(first, first + MAX_BARS)]
 
 
 def test_thinning_keeps_the_longest() -> None:

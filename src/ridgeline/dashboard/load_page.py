@@ -130,7 +130,7 @@ def _of_run(index: int, run: LoadPageRun, view: Mapping[str, Any]) -> str:
         if gantt["has_queue"]
         else "The server told no queue: it is inside the time to the first token."
     )
-    rows = f"{gantt['num_shown']:,} of {gantt['n']:,} requests, evenly spaced"
+    rows = f"{gantt['num_shown']:,} of {gantt['n']:,} requests, those around the latest first token"
     shown = rows if gantt["n"] > MAX_BARS else f"All {gantt['n']:,} requests"
     return f"""<section data-run="{index}"{" hidden" if index else ""}>
 <h2>First tokens by the time of arrival</h2>{_thinned(len(ttft["ms"]), ttft["n"], "first tokens")}

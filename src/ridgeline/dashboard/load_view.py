@@ -132,10 +132,11 @@ def thin_out(values: Sequence[float], limit: int = MAX_POINTS) -> list[int]:
 
 
 def _bars(run: LoadPageRun, started_s: float) -> dict[str, object]:
-    """Requests evenly spaced in their order; the server's queue where it told."""
+    """All requests, or those around the latest first token: neighbours show who waited for whom."""
     records = run.records
-    step = max(1, -(-len(records) // MAX_BARS))
-    shown = records[::step]
+    latest = max(range(len(records)), key=lambda i: ttft_s(records[i]) or 0.0, default=0)
+    start = max(min(latest - MAX_BARS // 2, len(records) - MAX_BARS), 0)
+    shown = records[start : start + MAX_BARS]
     return {
         "n": len(records),
         "num_shown": len(shown),
