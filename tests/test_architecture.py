@@ -36,7 +36,7 @@ ROOM_CEILINGS = {
     "model": 1400,
     "engine": 1400,
     "bench": 1900,
-    "loadgen": 4300,
+    "loadgen": 4600,
     "explain": 2000,
     "server": 2600,
     "cli": 3000,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from tests.loadgen.fake_server import answering, running
 
 from ridgeline.loadgen.bottleneck import (
     LoadPicture,
+    count_causes,
     find_bottleneck,
     first_to_break,
     load_picture,
 )
-from ridgeline.loadgen.server_metrics import ServerStretch, parse_metrics, stretch
+from ridgeline.loadgen.server_metrics import ServerStretch, ServerWatch, parse_metrics, stretch
 from ridgeline.metrics.client_record import Chunk, ClientRecord, Outcome
 
 BEFORE = """# HELP ridgeline:num_requests_running in a batch
@@ -120,6 +124,38 @@ def test_a_picture_by_hand() -> None:
     assert found.concurrency == pytest.approx(0.5)
 
 
+def test_causes_by_the_servers_event_log() -> None:
+    late = [
+        {"causes": [{"cause": "queued"}, {"cause": "prefill shared its step", "by": "x"}]},
+        {"causes": [{"cause": "queued"}, {"cause": 3}, "odd"]},
+        {"causes": None},
+        {},
+    ]
+    causes = count_causes(late)
+    assert list(causes.items()) == [("queued", 2), ("prefill shared its step", 1)]
+    found = find_bottleneck("ttft", picture(None), replace(picture(None), causes=causes))
+    assert any("queued 2 ×, prefill shared its step 1 ×" in fact for fact in found.facts)
+
+
 def test_the_first_to_break_is_the_least_met() -> None:
     assert first_to_break({"ttft": 0.9, "tpot": 0.7}) == "tpot"
     assert first_to_break({}) is None
+
+
+def test_a_watch_reads_both_ends_and_the_middle() -> None:
+    pages = iter([BEFORE, AFTER, AFTER])
+    with running(answering(1), metrics=lambda _: next(pages)) as server:
+        watch = ServerWatch(server.url, {})
+        watch.begin()
+        found = watch.end()
+        assert watch.is_idle() is False
+    assert found is not None
+    assert (found.preemptions, found.waiting) == (3.0, 6.0)
+
+
+def test_a_server_without_metrics_tells_nothing() -> None:
+    with running(answering(1)) as server:
+        watch = ServerWatch(server.url, {})
+        watch.begin()
+        assert watch.end() is None
+        assert watch.is_idle() is None

@@ -217,7 +217,7 @@ def test_nothing_known_is_none() -> None:
 
 def test_a_given_start() -> None:
     alone = ProbeResult(rate=ALONE, num_sent=40, num_good=40, num_effective=40, seconds=4, mean_e2e_s=0.25)
-    assert next_probe([alone], WIDE) == Probe(4.0, "about what one place serves")
+    assert next_probe([alone], WIDE) == Probe(4.0, "to start with")
     assert next_probe([alone], SearchSettings(start_rate=9)).rate == 9
     assert next_probe([alone], SearchSettings(start_rate=9, max_rate=2)).rate == 2
 

@@ -6,8 +6,9 @@ from a slow prefill, nor a prefill beside a decode from a preemption: then the n
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 
 from ridgeline.loadgen.server_metrics import ServerStretch
@@ -32,6 +33,8 @@ class LoadPicture:
     concurrency: float | None
     """Σ E2E / duration, by Little's law."""
     server: ServerStretch | None
+    causes: Mapping[str, int] = field(default_factory=dict)
+    """How often the server's event log names each cause of the latest tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +80,17 @@ def load_picture(
         concurrency=sum(ends) / duration_s if duration_s > 0 else None,
         server=server,
     )
+
+
+def count_causes(late_tokens: Sequence[Mapping[str, object]]) -> dict[str, int]:
+    """The causes in a server's account of late tokens, the most frequent first."""
+    found: Counter[str] = Counter()
+    for each in late_tokens:
+        causes = each.get("causes")
+        for cause in causes if isinstance(causes, list) else []:
+            if isinstance(cause, Mapping) and isinstance(cause.get("cause"), str):
+                found[cause["cause"]] += 1
+    return dict(found.most_common())
 
 
 def first_to_break(attainment_by_slo: Mapping[str, float]) -> str | None:
@@ -176,6 +190,9 @@ def _facts(below: LoadPicture, above: LoadPicture) -> list[str]:
         facts.append(f"KV preemptions above: {above.server.preemptions:.0f} for {above.num_good} requests")
     if above.server is not None and above.server.kv_usage is not None:
         facts.append(f"KV blocks in use above: at most {100 * above.server.kv_usage:.0f} %")
+    if above.causes:
+        causes = ", ".join(f"{cause} {count} ×" for cause, count in above.causes.items())
+        facts.append(f"causes of the latest tokens above, by the server's event log: {causes}")
     return facts
 
 

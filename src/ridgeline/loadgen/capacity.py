@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
+from statistics import variance
 
 from ridgeline.config.checks import check_at_least
 from ridgeline.errors import ConfigError
@@ -124,7 +125,7 @@ def next_probe(history: Sequence[ProbeResult], settings: SearchSettings) -> Prob
     if is_hopeless:
         return Probe(ALONE, "again, to be sure")
     if not levels:
-        return Probe(min(_start_rate(history, settings), settings.max_rate), "about what one place serves")
+        return Probe(min(_start_rate(history, settings), settings.max_rate), "to start with")
     met = [level for level in levels if level.fitted >= settings.target]
     missed = [level for level in levels if level.fitted < settings.target]
     if not missed:
@@ -143,9 +144,7 @@ def rate_levels(history: Sequence[ProbeResult]) -> list[RateLevel]:
     groups = [by_rate[rate] for rate in sorted(by_rate)]
     shares = [sum(p.num_good for p in group) / sum(p.num_sent for p in group) for group in groups]
     common = _common_effect(history)
-    weights = [
-        sum(min(p.num_effective, p.num_sent / (common if p.rate else 1.0)) for p in group) for group in groups
-    ]
+    weights = [_effective(group, common) for group in groups]
     return [
         RateLevel(
             rate=group[0].rate,
@@ -157,6 +156,16 @@ def rate_levels(history: Sequence[ProbeResult]) -> list[RateLevel]:
         )
         for group, weight, fitted in zip(groups, weights, falling_fit(shares, weights), strict=True)
     ]
+
+
+def _effective(runs: Sequence[ProbeResult], common: float) -> float:
+    """How many independent requests the runs of one rate are worth: by what hangs together within them, or
+    by how far they are from each other, whichever leaves less.
+    """
+    within = sum(min(p.num_effective, p.num_sent / (common if p.rate else 1.0)) for p in runs)
+    share = sum(p.num_good for p in runs) / sum(p.num_sent for p in runs)
+    spread = variance(p.num_good / p.num_sent for p in runs) if len(runs) > 1 else 0.0
+    return within if spread == 0 else min(within, max(share * (1 - share) * len(runs) / spread, 1.0))
 
 
 def _common_effect(history: Sequence[ProbeResult]) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections import Counter
@@ -14,6 +13,7 @@ from ridgeline.loadgen.benchmark import LoadPlan, execute_load, plan_load
 from ridgeline.loadgen.bottleneck import (
     Bottleneck,
     LoadPicture,
+    count_causes,
     find_bottleneck,
     first_to_break,
     load_picture,
@@ -30,6 +30,7 @@ from ridgeline.loadgen.capacity import (
 )
 from ridgeline.loadgen.capacity_fit import design_effect, share_interval
 from ridgeline.loadgen.run import LoadRun
+from ridgeline.loadgen.server_account import ask_server
 from ridgeline.loadgen.server_metrics import ServerWatch
 from ridgeline.loadgen.settings import DatasetSettings, TargetSettings, TrafficSettings
 from ridgeline.metrics.client_record import ClientRecord, Outcome
@@ -81,6 +82,7 @@ class CapacitySearch:
     verdict: Verdict | None = None
     was_interrupted: bool = False
     model: str = ""
+    _drain_s: float = 0.0
 
     @property
     def history(self) -> list[ProbeResult]:
@@ -151,15 +153,22 @@ class CapacitySearch:
 
     def _measure(self, probe: Probe, load: LoadPlan) -> ProbeRun | None:
         watch = ServerWatch(load.target.url, load.headers)
-        _settle(watch)
+        _settle(watch, self._drain_s)
         watch.begin()
         judge = _Judge(self.plan.slos_s, len(load.requests), self.settings)
         run = execute_load(load, stop_when=judge.is_lost, beside=watch.watch)
         if run.was_interrupted:
             return None
-        # A run cut short has left the server with work: its figures end with it all the same.
+        # A server that does not notice who has left goes on with what a run cut short leaves behind.
+        num_left = sum(record.outcome is Outcome.ABORTED for record in run.records)
+        self._drain_s = num_left * (self.runs[0].result.mean_e2e_s or 0.0) if self.runs else 0.0
         server = watch.end()
-        return _probe_run(probe, run, judge, load_picture(probe.rate, run.records, _duration_s(run), server))
+        account = ask_server(load, run, self.plan.slos_s)
+        picture = replace(
+            load_picture(probe.rate, run.records, _duration_s(run), server),
+            causes=count_causes(account.late_tokens) if account else {},
+        )
+        return _probe_run(probe, run, judge, picture)
 
 
 class _Judge:
@@ -221,9 +230,16 @@ def _duration_s(run: LoadRun) -> float:
     return run.finished_at_s - run.started_at_s
 
 
-def _settle(watch: ServerWatch) -> None:
-    """Wait until the server has forgotten the run before, as far as it tells; half a second at least."""
+def _settle(watch: ServerWatch, drain_s: float) -> None:
+    """Wait until the server has forgotten the run before: until it says so, or for `drain_s` if it says
+    nothing; half a second at least, half a minute at most.
+    """
     end_s = time.monotonic() + _MAX_SETTLE_S
     time.sleep(_SETTLE_S)
-    while time.monotonic() < end_s and not asyncio.run(watch.is_idle()):
+    while time.monotonic() < end_s:
+        is_idle = watch.is_idle()
+        if is_idle is None:
+            time.sleep(min(max(drain_s - _SETTLE_S, 0.0), _MAX_SETTLE_S))
+        if is_idle is not False:
+            return
         time.sleep(_SETTLE_S)

@@ -99,15 +99,10 @@ class ServerWatch:
             return None
         return stretch(self._samples[0], last[0], within or last)
 
-    async def is_idle(self) -> bool:
-        """Nothing runs or waits there, as far as it tells."""
-        http = HttpClient(self._url)
-        try:
-            text = await ServerFacts(http, self._headers).text("/metrics")
-        finally:
-            await http.close()
-        now = parse_metrics(text or "")
-        return not any(now.get((_GAUGES[name], "")) for name in ("running", "waiting"))
+    def is_idle(self) -> bool | None:
+        """Nothing runs or waits there; None where it does not tell. Outside an event loop only."""
+        now = asyncio.run(self._read())
+        return not any(now[0].get((_GAUGES[n], "")) for n in ("running", "waiting")) if now else None
 
     async def _read(self) -> list[dict[tuple[str, str], float]]:
         http = HttpClient(self._url)
