@@ -6,7 +6,7 @@ from cyclopts import App
 from rich.console import Console
 
 from ridgeline import __version__
-from ridgeline.cli import bench, calibrate, chat, explain, generate, kv, models, plan, pull
+from ridgeline.cli import bench, calibrate, chat, explain, generate, kv, metrics, models, plan, pull
 
 
 def new_app() -> App:
@@ -28,5 +28,6 @@ def new_app() -> App:
     app.command(plan.plan)
     app.command(calibrate.calibrate)
     app.command(kv.new_app())
+    app.command(metrics.new_app())
     app.command(bench.new_app())
     return app
