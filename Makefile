@@ -11,7 +11,7 @@ STUB := src/ridgeline/kernels/_native.pyi
 write_stub = $(BIN)/python -m nanobind.stubgen -q -m ridgeline.kernels._native -o $(1) && \
 	$(BIN)/ruff format -q --isolated --line-length 110 $(1)
 
-.PHONY: demo test check unit golden bench format clean model stub sanitize sanitize-thread without-sanitizers
+.PHONY: demo test check unit golden bench book format clean model stub sanitize sanitize-thread without-sanitizers
 .DELETE_ON_ERROR:
 
 demo: model
@@ -71,6 +71,11 @@ build/sanitize build/sanitize-thread: $(VENV)/.tools
 	  $(shell $(BIN)/python -c "import sys; print(sys._base_executable)") -m pytest -q tests/kernels \
 	  -p no:cacheprovider
 
+# Every figure of the book is measured anew, here; the page lies in build/book/site.
+book: model $(VENV)/.book
+	$(BIN)/python docs/book/build.py build/book/chapters
+	$(BIN)/python -m mkdocs build -q --strict
+
 format: $(VENV)/.tools
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -96,4 +101,8 @@ $(VENV)/.built: $(VENV)/.build-tools pyproject.toml $(NATIVE_SOURCES)
 
 $(VENV)/.tools: $(VENV)/.built
 	$(PIP) install -q -c constraints.txt --no-build-isolation -e ".[dev]"
+	touch $@
+
+$(VENV)/.book: $(VENV)/.built
+	$(PIP) install -q -c constraints.txt --no-build-isolation -e ".[docs]"
 	touch $@
