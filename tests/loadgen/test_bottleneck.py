@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.loadgen.fake_server import answering, running
 
+from ridgeline.core import events as ev
 from ridgeline.loadgen.bottleneck import (
     LoadPicture,
     count_causes,
@@ -16,6 +17,8 @@ from ridgeline.loadgen.bottleneck import (
 )
 from ridgeline.loadgen.server_metrics import ServerStretch, ServerWatch, parse_metrics, stretch
 from ridgeline.metrics.client_record import Chunk, ClientRecord, Outcome
+from ridgeline.metrics.prometheus import Gauges, MetricsSettings, ServerMetrics
+from ridgeline.outputs import FinishReason
 
 BEFORE = """# HELP ridgeline:num_requests_running in a batch
 # TYPE ridgeline:num_requests_running gauge
@@ -60,6 +63,36 @@ def test_vllms_prefix_and_nothing_known() -> None:
     assert parse_metrics("vllm:num_requests_waiting 3")[("num_requests_waiting", "")] == 3
     empty = stretch({}, {}, [])
     assert (empty.stages, empty.steps, empty.preemptions, empty.running) == ({}, {}, None, None)
+
+
+def test_ridgelines_own_page_under_both_prefixes() -> None:
+    """The names that ServerMetrics renders are those that are read here."""
+    metrics = ServerMetrics(MetricsSettings(model_name="m", prefixes=("ridgeline", "vllm")))
+    before = parse_metrics(metrics.render()[0].decode())
+    metrics.record(
+        [
+            ev.RequestArrived(0.0, "a", 0.0, 8, max_tokens=2),
+            ev.RequestScheduled(0.1, "a", 0),
+            ev.TokensEmitted(0.3, (("a", 1),)),
+            ev.StepFinished(0.3, 0, (("a", 0, 8),), 0.2, {}),
+        ]
+    )
+    metrics.record(
+        [
+            ev.RequestFinished(0.35, "a", FinishReason.LENGTH, 2),
+            ev.TokensEmitted(0.35, (("a", 1),)),
+            ev.StepFinished(0.35, 1, (("a", 8, 1),), 0.05, {}),
+        ]
+    )
+    metrics.set_gauges(Gauges(num_requests_running=3, num_requests_waiting=1))
+    after = parse_metrics(metrics.render()[0].decode())
+    found = stretch(before, after, [after])
+    assert (found.running, found.waiting, found.preemptions) == (3.0, 1.0, 0.0)
+    assert found.stages == pytest.approx(
+        {"queue_ms": 100.0, "prefill_ms": 200.0, "decode_ms": 50.0, "ttft_ms": 300.0, "itl_ms": 50.0}
+    )
+    assert found.steps["prefill"] == pytest.approx((1, 200.0))
+    assert found.steps["decode"] == pytest.approx((1, 50.0))
 
 
 def picture(server: ServerStretch | None, **changes: float) -> LoadPicture:

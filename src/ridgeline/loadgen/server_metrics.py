@@ -48,19 +48,24 @@ class ServerStretch:
 
 
 def parse_metrics(text: str) -> dict[tuple[str, str], float]:
-    """(name without prefix, phase mix or "") → value, summed over the other labels.
+    """(name without prefix, phase mix or "") → value, summed over the other labels; of several prefixes that
+    expose one name the first.
 
     Source: the Prometheus text format 0.0.4; lines that are none are passed over.
     """
     found: dict[tuple[str, str], float] = defaultdict(float)
+    prefixes: dict[str, str] = {}
     for line in text.splitlines():
         match = _LINE.match(line)
         if match is None:
             continue
-        name, labels, value = match.groups()
+        full_name, labels, value = match.groups()
+        prefix, _, name = full_name.rpartition(":")
+        if prefixes.setdefault(name, prefix) != prefix:
+            continue
         mix = re.search(r'phase_mix="([^"]*)"', labels or "")
         try:
-            found[name.rpartition(":")[2], mix.group(1) if mix else ""] += float(value)
+            found[name, mix.group(1) if mix else ""] += float(value)
         except ValueError:
             continue
     return dict(found)
