@@ -50,6 +50,7 @@ LEAF_CEILINGS = {
     "outputs.py": 150,
     "build.py": 260,
     "llm.py": 300,
+    "async_llm.py": 300,
 }
 NATIVE_FILE_CEILINGS = {"isa": 600}
 DRAWERS = {"utils", "helpers", "common", "misc", "base"}
@@ -127,6 +128,7 @@ def test_intrinsics_stay_in_their_isa_files() -> None:
 def test_the_public_names_are_these() -> None:
     assert ridgeline.__all__ == [
         "LLM",
+        "AsyncLLM",
         "CompletionOutput",
         "ConfigError",
         "DownloadError",

@@ -18,12 +18,14 @@ from ridgeline.sampling_params import SamplingParams
 from ridgeline.structured_outputs import StructuredOutputs
 
 if TYPE_CHECKING:
+    from ridgeline.async_llm import AsyncLLM
     from ridgeline.llm import LLM
 
 __version__ = "0.1.0"
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "CompletionOutput",
     "ConfigError",
     "DownloadError",
@@ -42,9 +44,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load `LLM` when it is first asked for, so that `import ridgeline` loads no native code."""
+    """Load `LLM` and `AsyncLLM` when first asked for, so that `import ridgeline` loads no native code."""
     if name == "LLM":
         from ridgeline.llm import LLM
 
         return LLM
+    if name == "AsyncLLM":
+        from ridgeline.async_llm import AsyncLLM
+
+        return AsyncLLM
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from ridgeline.core.kv_cache_manager import KVCacheManager
 from ridgeline.core.prefix_cache import PrefixCache
 from ridgeline.core.scheduler import Scheduler
 from ridgeline.engine.clock import Clock
-from ridgeline.engine.engine import Engine
+from ridgeline.engine.engine import Engine, EventListener
 from ridgeline.engine.input_processor import InputProcessor
 from ridgeline.engine.machine_profile import stored_profile
 from ridgeline.engine.output_processor import OutputProcessor
@@ -61,6 +62,7 @@ class EngineParts:
     limits: EngineLimits
     tokenizer: Tokenizer
     input_processor: InputProcessor
+    output_processor: OutputProcessor
     request_streams: RequestStreams
     engine: Engine
     event_log: EventLog
@@ -73,8 +75,10 @@ class EngineParts:
         return self.kv_shape.block_bytes(self.limits.block_size)
 
 
-def build_engine(config: EngineConfig, *, home: Path, clock: Clock) -> EngineParts:
-    """Open the model, size the KV cache, start the executor.
+def build_engine(
+    config: EngineConfig, *, home: Path, clock: Clock, listeners: Sequence[EventListener] = ()
+) -> EngineParts:
+    """Open the model, size the KV cache, start the executor; `listeners` get every event besides our own.
 
     Raises:
         ModelNotFoundError, ModelFileError: no such model, or its file can't be used.
@@ -105,10 +109,10 @@ def build_engine(config: EngineConfig, *, home: Path, clock: Clock) -> EnginePar
         ModelRunner(forward, _sampler(config, limits, num_threads, clock), clock.now),
         clock,
         recorder=recorder,
-        listeners=[event_log, drift_watch],
+        listeners=[event_log, drift_watch, *listeners],
         forecast=_forecast(model_shape, hardware),
     )
-    input_processor = InputProcessor(tokenizer, limits)
+    input_processor, output_processor = InputProcessor(tokenizer, limits), OutputProcessor(tokenizer, engine)
     return EngineParts(
         config=config,
         model_path=path,
@@ -122,7 +126,8 @@ def build_engine(config: EngineConfig, *, home: Path, clock: Clock) -> EnginePar
         limits=limits,
         tokenizer=tokenizer,
         input_processor=input_processor,
-        request_streams=RequestStreams(engine, input_processor, OutputProcessor(tokenizer, engine)),
+        output_processor=output_processor,
+        request_streams=RequestStreams(engine, input_processor, output_processor),
         engine=engine,
         event_log=event_log,
         hardware=hardware,

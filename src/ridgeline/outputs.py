@@ -100,7 +100,11 @@ class RequestOutput:
         """Append what a later delta of the same request brought; choices are matched by index."""
         assert delta.request_id == self.request_id
         for completion in delta.outputs:
-            self.outputs[completion.index].extend(completion)
+            known = next((mine for mine in self.outputs if mine.index == completion.index), None)
+            if known is None:
+                self.outputs.append(completion)
+            else:
+                known.extend(completion)
         self.finished = delta.finished
         self.prompt_logprobs = delta.prompt_logprobs or self.prompt_logprobs
         self.metrics = delta.metrics or self.metrics

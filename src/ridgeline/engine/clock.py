@@ -20,3 +20,8 @@ class MonotonicClock:
     def now(self) -> float:
         """Seconds since an arbitrary start, at the clock's full resolution."""
         return time.perf_counter()
+
+
+def wall_time_s() -> float:
+    """Seconds since the epoch, for timestamps that people read; it may jump."""
+    return time.time()

@@ -89,7 +89,18 @@ class OutputProcessor:
         for choice in group.choices:
             self._places[choice.request.request_id] = (group, choice)
 
-    def abort(self, request_id: str) -> RequestOutput | None:
+    def request_ids(self) -> list[str]:
+        """Prompts that are not over, oldest first."""
+        return list(self._groups)
+
+    def groups_of(self, request_ids: Iterable[str]) -> list[str]:
+        """The prompts that these engine requests serve, each once."""
+        places = (self._places.get(request_id) for request_id in request_ids)
+        return list(dict.fromkeys(place[0].request_id for place in places if place is not None))
+
+    def abort(
+        self, request_id: str, finish_reason: FinishReason = FinishReason.ABORT
+    ) -> RequestOutput | None:
         """End all choices of a prompt now; the last delta, or None when it is unknown or over."""
         group = self._groups.get(request_id)
         if group is None:
@@ -97,7 +108,7 @@ class OutputProcessor:
         completions = []
         for choice in group.choices:
             if not choice.is_over:
-                self._engine.finish_request(choice.request.request_id, FinishReason.ABORT)
+                self._engine.finish_request(choice.request.request_id, finish_reason)
                 completions.append(self._closed(group, choice, ""))
         return self._delta(group, completions)
 

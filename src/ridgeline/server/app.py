@@ -1,0 +1,27 @@
+"""new_app: every endpoint of the server on one FastAPI app; the guards stand around it."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+from ridgeline import __version__
+from ridgeline.server.errors import install_error_handlers
+from ridgeline.server.generation import generation_router
+from ridgeline.server.liveness import liveness_router
+from ridgeline.server.models import models_router
+from ridgeline.server.state import ServerState
+from ridgeline.server.tokenization import tokenization_router
+
+
+def new_app(state: ServerState) -> FastAPI:
+    """The endpoints over `state`, whose engine may still be loading."""
+    app = FastAPI(title="ridgeline", version=__version__, redoc_url=None, docs_url=None)
+    install_error_handlers(app)
+    for router in (
+        liveness_router(state),
+        models_router(state),
+        generation_router(state),
+        tokenization_router(state),
+    ):
+        app.include_router(router)
+    return app

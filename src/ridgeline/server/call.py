@@ -1,0 +1,122 @@
+"""Call: the requests that one HTTP request put into the engine, until they are over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
+
+from fastapi import Request
+from starlette.types import Receive
+
+from ridgeline.async_llm import AsyncLLM
+from ridgeline.engine.async_engine import Submission
+from ridgeline.engine.delta_stream import DeltaStream
+from ridgeline.outputs import CompletionOutput, RequestOutput
+from ridgeline.server.access_log import RequestFacts
+from ridgeline.server.error_response import error_response
+from ridgeline.server.state import ServerState
+
+_T = TypeVar("_T")
+CLIENT_CLOSED_REQUEST = 499
+
+
+def loaded_llm(state: ServerState) -> AsyncLLM:
+    """The engine's bridge; the phase gate lets nobody here before it is loaded."""
+    assert isinstance(state.async_llm, AsyncLLM)
+    return state.async_llm
+
+
+class Call:
+    """Holds its places in the queue from the start; `close` must follow, in whatever way it ends."""
+
+    def __init__(self, state: ServerState, num_sequences: int, facts: RequestFacts) -> None:
+        self._state = state
+        self._num_sequences = num_sequences
+        self._facts = facts
+        self._stream: DeltaStream | None = None
+        self._is_open = True
+        state.admission.enter(num_sequences, state.clock.now())
+
+    async def start(self, submissions: Sequence[Submission]) -> None:
+        """Hand the requests to the engine; returns once it has taken them.
+
+        Raises:
+            RequestError, EngineError: it can't.
+        """
+        self._facts.engine_request_id = submissions[0].request_id
+        self._stream = loaded_llm(self._state).open(submissions)
+        await self._stream.accepted()
+
+    async def take(self) -> list[RequestOutput]:
+        """New deltas of any of the requests; empty at the end."""
+        assert self._stream is not None
+        deltas = await self._stream.take()
+        for delta in deltas:
+            self._facts.add(delta)
+        return deltas
+
+    async def whole(self, submissions: Sequence[Submission]) -> list[RequestOutput]:
+        """All outputs, in the order of the submissions."""
+        await self.start(submissions)
+        outputs = {
+            s.request_id: RequestOutput(
+                s.request_id,
+                s.prompt.text,
+                s.prompt.token_ids,
+                [CompletionOutput(index, "", []) for index in range(s.params.n)],
+                finished=False,
+            )
+            for s in submissions
+        }
+        while deltas := await self.take():
+            for delta in deltas:
+                outputs[delta.request_id].extend(delta)
+        return list(outputs.values())
+
+    def close(self) -> None:
+        """Abort what nobody reads any more and give the places back."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        if self._stream is not None:
+            loaded_llm(self._state).abort_unfinished(self._stream)
+        self._state.admission.leave(self._num_sequences, self._state.clock.now())
+
+
+class ClientGoneError(Exception):
+    """The client closed its connection before the answer."""
+
+
+async def while_connected(receive: Receive, work: Awaitable[_T]) -> _T:
+    """The result of `work`, which is cancelled when the client goes away.
+
+    Raises:
+        ClientGoneError: it did.
+    """
+    task = asyncio.ensure_future(work)
+    watcher = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGoneError
+        return task.result()
+    finally:
+        watcher.cancel()
+        task.cancel()
+        await asyncio.gather(task, watcher, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def facts_of(request: Request) -> RequestFacts:
+    """What the access log wants to know; a fresh record where no log stands around the app."""
+    facts = request.scope.get("state", {}).get("facts")
+    return facts if isinstance(facts, RequestFacts) else RequestFacts()
+
+
+gone_response = error_response(CLIENT_CLOSED_REQUEST, "the client closed the connection")
+"""Reaches nobody but the log."""

@@ -1,0 +1,148 @@
+"""POST /v1/completions: raw prompts, in which control tokens mean what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from ridgeline.async_llm import AsyncLLM
+from ridgeline.engine.async_engine import Submission
+from ridgeline.engine.clock import wall_time_s
+from ridgeline.engine.input_processor import ParsedPrompt, as_prompt_list
+from ridgeline.errors import RequestError
+from ridgeline.outputs import CompletionOutput, LogprobsAtPosition, RequestOutput
+from ridgeline.sampling_params import SamplingParams
+from ridgeline.server.chunk_writer import ChunkWriter
+from ridgeline.server.logprobs_form import completion_logprobs, prompt_logprobs_document
+from ridgeline.server.sampling_fields import SamplingFields, sampling_params
+from ridgeline.server.usage import Usage
+
+DEFAULT_MAX_TOKENS = 16
+
+
+class CompletionRequest(SamplingFields, kw_only=True):
+    """The body of POST /v1/completions."""
+
+    prompt: str | list[int] | list[str | list[int]]
+    echo: bool | None = None
+    suffix: str | None = None
+    best_of: int | None = None
+    logprobs: int | None = None
+
+    @property
+    def num_prompts(self) -> int:
+        """Prompts in this request."""
+        return len(as_prompt_list(self.prompt))
+
+    def check(self) -> None:
+        """Refuse what we can't do.
+
+        Raises:
+            RequestError: there is a suffix, or `best_of` differs from `n`.
+        """
+        if self.suffix:
+            raise RequestError("suffix", self.suffix, "is not supported: the model only continues text")
+        if self.best_of is not None and self.best_of != (self.n or 1):
+            raise RequestError("best_of", self.best_of, "is not supported; ask for n answers and choose")
+
+    def params(self) -> SamplingParams:
+        """The sampling parameters; an echo with logprobs needs those of the prompt."""
+        max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+        params = sampling_params(self, max_tokens=max_tokens, logprobs=self.logprobs)
+        if self.echo and self.logprobs is not None and params.prompt_logprobs is None:
+            params = replace(params, prompt_logprobs=self.logprobs)
+        return params
+
+    def parse(self, llm: AsyncLLM) -> list[ParsedPrompt]:
+        """Tokenise the prompts; runs in a text thread."""
+        return llm.parts.input_processor.parse_prompts(as_prompt_list(self.prompt))
+
+
+class CompletionForm:
+    """Writes the answers of one completion request, streamed or whole; `name` is the answer's id and the model's name."""
+
+    def __init__(
+        self, fields: CompletionRequest, name: tuple[str, str], submissions: Sequence[Submission], llm: AsyncLLM
+    ) -> None:
+        self._fields = fields
+        self._tokenizer = llm.tokenizer
+        self._head: dict[str, object] = {
+            "id": name[0],
+            "object": "text_completion",
+            "created": int(wall_time_s()),
+            "model": name[1],
+        }
+        self._writer = ChunkWriter(self._head, fields)
+        self._submissions = submissions
+        self._places = {s.request_id: i for i, s in enumerate(submissions)}
+        self._offsets: dict[int, int] = {}
+
+    def first_events(self) -> bytes:
+        """Nothing precedes the tokens."""
+        return b""
+
+    def events(self, delta: RequestOutput) -> bytes:
+        """One event a choice that the delta brings."""
+        self._writer.count(delta)
+        return b"".join([self._writer.chunk([self._choice(delta, c)]) for c in delta.outputs])
+
+    def last_events(self) -> bytes:
+        """The usage, where it was asked for."""
+        return self._writer.last_events()
+
+    def whole(self, outputs: Sequence[RequestOutput]) -> bytes:
+        """The body of an answer that is not streamed."""
+        usage = Usage()
+        choices = []
+        for output in outputs:
+            usage.add(output)
+            choices += [self._choice(output, completion) for completion in output.outputs]
+        return msgspec.json.encode({**self._head, "choices": choices, "usage": usage.document()})
+
+    def _choice(self, output: RequestOutput, completion: CompletionOutput) -> dict[str, object]:
+        place = self._places[output.request_id]
+        index = place * (self._fields.n or 1) + completion.index
+        is_first = index not in self._offsets
+        echoed = self._prompt_text(output) if self._fields.echo and is_first else ""
+        text = echoed + completion.text
+        choice: dict[str, object] = {
+            "index": index,
+            "text": text,
+            "logprobs": self._logprobs(output, completion, index),
+            "finish_reason": completion.finish_reason,
+            "stop_reason": completion.stop_reason,
+        }
+        if self._fields.prompt_logprobs is not None and output.prompt_logprobs is not None:
+            choice["prompt_logprobs"] = prompt_logprobs_document(output.prompt_logprobs)
+        if self._fields.return_token_ids:
+            choice["token_ids"] = completion.token_ids
+            if is_first:
+                choice["prompt_token_ids"] = output.prompt_token_ids
+        self._offsets[index] = self._offsets.get(index, 0) + len(text)
+        return choice
+
+    def _prompt_text(self, output: RequestOutput) -> str:
+        if output.prompt is not None:
+            return output.prompt
+        return self._tokenizer.decode(output.prompt_token_ids)
+
+    def _logprobs(
+        self, output: RequestOutput, completion: CompletionOutput, index: int
+    ) -> dict[str, object] | None:
+        if self._fields.logprobs is None or completion.logprobs is None:
+            return None
+        token_ids: list[int] = completion.token_ids
+        positions: list[LogprobsAtPosition | None] = list(completion.logprobs)
+        offset = self._offsets.get(index, 0)
+        if self._fields.echo and index not in self._offsets and output.prompt_logprobs is not None:
+            token_ids = [*output.prompt_token_ids, *token_ids]
+            positions = [*output.prompt_logprobs, *positions]
+        return completion_logprobs(
+            token_ids, positions, self._fields.logprobs, offset, self._tokenizer.token_text
+        )
+
+
+COMPLETION_EXAMPLE: dict[str, Any] = {"prompt": "The capital of France is", "max_tokens": 8, "temperature": 0}

@@ -1,0 +1,69 @@
+"""What an error becomes in HTTP: one table from our tree to a status, in OpenAI's shape."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from ridgeline.errors import EngineError, OverloadedError, RequestError, RidgelineError
+from ridgeline.server.error_response import error_body, error_response, retry_after
+
+_PARAMS = {"prompt_token_ids": "prompt"}
+
+
+class UnknownModelError(RequestError):
+    """The request names a model that is not served here."""
+
+
+def status_of(error: Exception) -> int:
+    """404, 400, 429 for what the caller can mend; 500 for the rest."""
+    if isinstance(error, UnknownModelError):
+        return 404
+    if isinstance(error, RequestError):
+        return 400
+    return 429 if isinstance(error, OverloadedError) else 500
+
+
+def response_of(error: Exception) -> Response:
+    """The whole answer for an error that came before anything was sent."""
+    status = status_of(error)
+    headers = retry_after(error.retry_after_s) if isinstance(error, OverloadedError) else None
+    return error_response(status, _message(error), param=_param(error), code=_code(error), headers=headers)
+
+
+def event_of(error: Exception) -> bytes:
+    """The event for an error that came amid a stream."""
+    body = error_body(status_of(error), _message(error), param=_param(error), code=_code(error))
+    return b"data: " + body + b"\n\n"
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Give every error of `app` OpenAI's shape, unknown paths and methods too."""
+
+    async def on_ridgeline_error(_: Request, error: Exception) -> Response:
+        return response_of(error)
+
+    async def on_http_error(_: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        headers = dict(error.headers or {})
+        return error_response(error.status_code, str(error.detail), headers=headers)
+
+    app.add_exception_handler(RidgelineError, on_ridgeline_error)
+    app.add_exception_handler(HTTPException, on_http_error)
+
+
+def _message(error: Exception) -> str:
+    return str(error) if isinstance(error, RidgelineError) else "internal error"
+
+
+def _param(error: Exception) -> str | None:
+    return _PARAMS.get(error.field, error.field) if isinstance(error, RequestError) else None
+
+
+def _code(error: Exception) -> str | None:
+    if isinstance(error, UnknownModelError):
+        return "model_not_found"
+    if isinstance(error, OverloadedError):
+        return "overloaded"
+    return "engine_error" if isinstance(error, EngineError) else None

@@ -1,0 +1,181 @@
+"""The way of a generating request: body, place in the queue, tokens, engine, answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from ridgeline.async_llm import AsyncLLM, new_request_id
+from ridgeline.engine.async_engine import Submission
+from ridgeline.engine.input_processor import ParsedPrompt
+from ridgeline.errors import RidgelineError
+from ridgeline.outputs import RequestOutput
+from ridgeline.sampling_params import SamplingParams
+from ridgeline.server.call import (
+    Call,
+    ClientGoneError,
+    facts_of,
+    gone_response,
+    loaded_llm,
+    while_connected,
+)
+from ridgeline.server.chat import CHAT_EXAMPLE, ChatForm, ChatRequest
+from ridgeline.server.completions import COMPLETION_EXAMPLE, CompletionForm, CompletionRequest
+from ridgeline.server.deadlines import HEADER, request_timeout_s
+from ridgeline.server.errors import UnknownModelError, response_of
+from ridgeline.server.event_stream import EventStream, StreamForm
+from ridgeline.server.json_body import Body, parse_body, warning_headers
+from ridgeline.server.sampling_fields import check_stream_options
+from ridgeline.server.state import ServerState
+
+_LARGE_BODY_BYTES = 16_384
+
+
+class Form(StreamForm, Protocol):
+    """Writes whole answers too."""
+
+    def whole(self, outputs: Sequence[RequestOutput]) -> bytes:
+        """The body of an answer that is not streamed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What one generating endpoint does its own way."""
+
+    path: str
+    kind: type[CompletionRequest] | type[ChatRequest]
+    id_prefix: str
+    form: Callable[[Any, tuple[str, str], Sequence[Submission], AsyncLLM], Form]
+    example: dict[str, Any]
+
+
+ENDPOINTS = (
+    Endpoint("/v1/completions", CompletionRequest, "cmpl", CompletionForm, COMPLETION_EXAMPLE),
+    Endpoint("/v1/chat/completions", ChatRequest, "chatcmpl", ChatForm, CHAT_EXAMPLE),
+)
+
+
+def generation_router(state: ServerState) -> APIRouter:
+    """Both generating endpoints."""
+    router = APIRouter(tags=["generation"])
+    for endpoint in ENDPOINTS:
+        router.add_api_route(
+            endpoint.path,
+            _handler(state, endpoint),
+            methods=["POST"],
+            name=endpoint.path,
+            response_model=None,
+            openapi_extra=body_schema(endpoint.kind, endpoint.example),
+        )
+    return router
+
+
+def _handler(state: ServerState, endpoint: Endpoint) -> Callable[[Request], Any]:
+    async def handle(request: Request) -> Response:
+        arrived_at_s = state.clock.now()
+        raw = await request.body()
+        body = await read_body(state, raw, endpoint.kind)
+        try:
+            return await while_connected(
+                request.receive, _answer(request, state, endpoint, body, arrived_at_s)
+            )
+        except ClientGoneError:
+            return gone_response
+
+    return handle
+
+
+async def _answer(
+    request: Request, state: ServerState, endpoint: Endpoint, body: Body, arrived_at_s: float
+) -> Response:
+    fields: CompletionRequest | ChatRequest = body.fields
+    llm = loaded_llm(state)
+    model = served_model(state, fields.model)
+    check_stream_options(fields)
+    fields.check()
+    params = fields.params()
+    timeout_s = request_timeout_s(request.headers.get(HEADER), fields.timeout, state.config)
+    deadline_at_s = arrived_at_s + timeout_s if timeout_s is not None else None
+    call = Call(state, params.n * fields.num_prompts, facts_of(request))
+    is_handed_on = False
+    try:
+        prompts = await llm.in_text_thread(fields.parse, llm)
+        request_id = new_request_id(endpoint.id_prefix)
+        submissions = _submissions(fields, prompts, params, request_id, (arrived_at_s, deadline_at_s))
+        form = endpoint.form(fields, (request_id, model), submissions, llm)
+        headers = warning_headers(body.unknown)
+        if not fields.stream:
+            content = form.whole(await call.whole(submissions))
+            return Response(content, media_type="application/json", headers=headers)
+        await call.start(submissions)
+        is_handed_on = True
+        return EventStream(call, form, headers)
+    except RidgelineError as error:
+        return response_of(error)
+    finally:
+        if not is_handed_on:
+            call.close()
+
+
+def _submissions(
+    fields: CompletionRequest | ChatRequest,
+    prompts: Sequence[ParsedPrompt],
+    params: SamplingParams,
+    request_id: str,
+    times: tuple[float, float | None],
+) -> list[Submission]:
+    """One for each prompt, under the id of the answer."""
+    arrived_at_s, deadline_at_s = times
+    return [
+        Submission(
+            request_id if len(prompts) == 1 else f"{request_id}-{place}",
+            replace(prompt, cache_salt=fields.cache_salt, priority=fields.priority or 0),
+            params,
+            arrived_at_s,
+            deadline_at_s,
+        )
+        for place, prompt in enumerate(prompts)
+    ]
+
+
+async def read_body(state: ServerState, raw: bytes, kind: type[Any]) -> Body:
+    """The typed body; a large one is decoded in a text thread."""
+    if len(raw) < _LARGE_BODY_BYTES:
+        return parse_body(raw, kind, strict=state.config.strict)
+    return await loaded_llm(state).in_text_thread(parse_body, raw, kind, strict=state.config.strict)
+
+
+def served_model(state: ServerState, name: str | None) -> str:
+    """The name for the answer.
+
+    Raises:
+        UnknownModelError: `name` is none that is served.
+    """
+    names = state.served_model_names
+    if name is not None and name not in names:
+        raise UnknownModelError("model", name, f"is not served here; there is {', '.join(names)}")
+    return name or names[0]
+
+
+def body_schema(kind: type[msgspec.Struct], example: dict[str, Any]) -> dict[str, Any]:
+    """The `requestBody` of an endpoint in the OpenAPI document."""
+    (schema,), components = msgspec.json.schema_components([kind], ref_template="#/components/schemas/{name}")
+    definitions = dict(components)
+    inlined = definitions[kind.__name__] if "$ref" in schema else schema
+    document = _inline(inlined, definitions)
+    content = {"application/json": {"schema": document, "example": example}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def _inline(node: Any, definitions: dict[str, Any]) -> Any:
+    if isinstance(node, dict):
+        if "$ref" in node:
+            return _inline(definitions[node["$ref"].rsplit("/", 1)[-1]], definitions)
+        return {key: _inline(value, definitions) for key, value in node.items()}
+    return [_inline(item, definitions) for item in node] if isinstance(node, list) else node

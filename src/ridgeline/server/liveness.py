@@ -1,0 +1,38 @@
+"""Whether the server lives, and what it is: /health, /ping, /ready, /version."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import JSONResponse, Response
+
+from ridgeline import __version__
+from ridgeline.server.error_response import error_response
+from ridgeline.server.phase import Phase
+from ridgeline.server.state import ServerState
+
+
+def liveness_router(state: ServerState) -> APIRouter:
+    """Routes for whoever watches the server."""
+    router = APIRouter(tags=["liveness"])
+
+    @router.get("/health", response_model=None)
+    @router.get("/ping", response_model=None)
+    async def health() -> Response:
+        """200 while the process can do its work, now or soon; 503 once the engine has failed."""
+        if state.phase is Phase.FAILED:
+            return error_response(503, "the engine has failed", code=state.phase.value)
+        return Response(status_code=200)
+
+    @router.get("/ready", response_model=None)
+    async def ready() -> Response:
+        """200 once the model is loaded and until the server drains; 503 otherwise."""
+        if state.phase is not Phase.READY:
+            return error_response(503, f"not ready: {state.phase}", code=state.phase.value)
+        return JSONResponse({"status": "ready"})
+
+    @router.get("/version")
+    async def version() -> dict[str, str]:
+        """The version of ridgeline."""
+        return {"version": __version__}
+
+    return router

@@ -1,0 +1,75 @@
+"""The sampling parameters of a request's body, in OpenAI's and vLLM's names."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ridgeline.errors import RequestError
+from ridgeline.sampling_params import SamplingParams
+
+_PLAIN = (
+    "n temperature top_p top_k min_p presence_penalty frequency_penalty repetition_penalty seed stop "
+    "stop_token_ids include_stop_str_in_output ignore_eos min_tokens prompt_logprobs logit_bias "
+    "skip_special_tokens"
+).split()
+
+
+class StreamOptions(msgspec.Struct, kw_only=True):
+    """What a stream tells besides text."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class SamplingFields(msgspec.Struct, kw_only=True):
+    """Fields of both completions and chat completions; null is as good as absent."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    min_tokens: int | None = None
+    max_tokens: int | None = None
+    prompt_logprobs: int | None = None
+    logit_bias: dict[str, float] | None = None
+    skip_special_tokens: bool | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    return_token_ids: bool | None = None
+    timeout: float | None = None
+
+
+def sampling_params(
+    fields: SamplingFields, *, max_tokens: int | None, logprobs: int | None
+) -> SamplingParams:
+    """The parameters of one request, checked.
+
+    Raises:
+        RequestError: a value is out of range.
+    """
+    values = {name: getattr(fields, name) for name in _PLAIN if getattr(fields, name) is not None}
+    return SamplingParams(**values, max_tokens=max_tokens, logprobs=logprobs)
+
+
+def check_stream_options(fields: SamplingFields) -> None:
+    """Stream options go with a stream.
+
+    Raises:
+        RequestError: there are some, but no stream.
+    """
+    if fields.stream_options is not None and not fields.stream:
+        raise RequestError("stream_options", {}, "only with stream: true")
+    if fields.cache_salt == "":
+        raise RequestError("cache_salt", "", "must be text, not empty")
