@@ -18,7 +18,7 @@ from ridgeline.engine.async_engine import AsyncEngine, Submission
 from ridgeline.engine.clock import Clock, MonotonicClock
 from ridgeline.engine.delta_stream import DeltaStream
 from ridgeline.engine.engine import EngineStats, EventListener
-from ridgeline.engine.input_processor import ParsedPrompt, Prompt
+from ridgeline.engine.input_processor import Prompt
 from ridgeline.errors import ConfigError
 from ridgeline.outputs import FinishReason, RequestOutput
 from ridgeline.sampling_params import SamplingParams
@@ -57,12 +57,8 @@ class AsyncLLM:
         """
         self.clock = clock or MonotonicClock()
         config = _engine_config(model, settings)
-        self.parts: EngineParts = build_engine(
-            config, home=home_dir(), clock=self.clock, listeners=listeners
-        )
-        self.engine = AsyncEngine(
-            self.parts.engine, self.parts.input_processor, self.parts.output_processor
-        )
+        self.parts: EngineParts = build_engine(config, home=home_dir(), clock=self.clock, listeners=listeners)
+        self.engine = AsyncEngine(self.parts.engine, self.parts.input_processor, self.parts.output_processor)
         self._text_threads = ThreadPoolExecutor(NUM_TEXT_THREADS, "ridgeline-text")
         self._is_closed = False
 

@@ -87,11 +87,9 @@ class AsyncEngine:
 
         def run() -> None:
             try:
-                result = function()
+                _call(loop, _settle, future, function())
             except Exception as error:  # noqa: BLE001 - handed on to the caller
-                loop.call_soon_threadsafe(_settle, future, None, error)
-            else:
-                loop.call_soon_threadsafe(_settle, future, result, None)
+                _call(loop, _settle_with, future, error)
 
         self._send(run)
         return await future
@@ -115,10 +113,7 @@ class AsyncEngine:
         self._commands.put(command)
 
     def _run(self) -> None:
-        while not self._is_closing:
-            self._take_commands()
-            if self._is_closing:
-                break
+        while self._take_commands():
             self._end_overdue()
             if self._engine.has_unfinished_requests:
                 self._step()
@@ -126,13 +121,14 @@ class AsyncEngine:
                 self._engine.publish_events()
         self._fail_all(EngineError("the engine was closed"))
 
-    def _take_commands(self) -> None:
-        """Run what was sent; sleep until something is, while no request needs a step."""
+    def _take_commands(self) -> bool:
+        """Run what was sent; sleep until something is, while no request needs a step. False at the end."""
         if not self._engine.has_unfinished_requests:
             self._commands.get()()
         with contextlib.suppress(Empty):
             while True:
                 self._commands.get_nowait()()
+        return not self._is_closing
 
     def _step(self) -> None:
         try:
@@ -145,8 +141,9 @@ class AsyncEngine:
     def _compute(self) -> list[RequestOutput]:
         engine = self._engine
         scheduler_output = engine.schedule()
+        failed: Sequence[str] = ()
         try:
-            executed, failed = engine.execute(scheduler_output), list[str]()
+            executed = engine.execute(scheduler_output)
         except Exception:
             _logger.exception("a step failed to compute; its requests are computed one by one")
             executed, failed = execute_survivors(engine, scheduler_output)
@@ -224,10 +221,11 @@ def _push_all(parcel: Sequence[tuple[DeltaStream, RequestOutput]]) -> None:
         stream.push(delta)
 
 
-def _settle(future: asyncio.Future[_T], result: _T, error: Exception | None) -> None:
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
+def _settle(future: asyncio.Future[_T], result: _T) -> None:
+    if not future.done():
         future.set_result(result)
+
+
+def _settle_with(future: asyncio.Future[_T], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -65,7 +65,10 @@ class ChatRequest(SamplingFields, kw_only=True):
 
 
 class ChatForm:
-    """Writes the answers of one chat request, streamed or whole; `name` is the answer's id and the model's name."""
+    """Writes the answers of one chat request, streamed or whole.
+
+    `name` is the answer's id and the model's name.
+    """
 
     def __init__(
         self, fields: ChatRequest, name: tuple[str, str], submissions: Sequence[Submission], llm: AsyncLLM
@@ -96,10 +99,7 @@ class ChatForm:
         """One event a choice that the delta brings."""
         self._writer.count(delta)
         return b"".join(
-            [
-                self._writer.chunk([self._choice(c, "delta", {"content": c.text})])
-                for c in delta.outputs
-            ]
+            [self._writer.chunk([self._choice(c, "delta", {"content": c.text})]) for c in delta.outputs]
         )
 
     def last_events(self) -> bytes:

@@ -26,7 +26,7 @@ DEFAULT_MAX_TOKENS = 16
 class CompletionRequest(SamplingFields, kw_only=True):
     """The body of POST /v1/completions."""
 
-    prompt: str | list[int] | list[str | list[int]]
+    prompt: str | list[int | str | list[int]]
     echo: bool | None = None
     suffix: str | None = None
     best_of: int | None = None
@@ -62,10 +62,17 @@ class CompletionRequest(SamplingFields, kw_only=True):
 
 
 class CompletionForm:
-    """Writes the answers of one completion request, streamed or whole; `name` is the answer's id and the model's name."""
+    """Writes the answers of one completion request, streamed or whole.
+
+    `name` is the answer's id and the model's name.
+    """
 
     def __init__(
-        self, fields: CompletionRequest, name: tuple[str, str], submissions: Sequence[Submission], llm: AsyncLLM
+        self,
+        fields: CompletionRequest,
+        name: tuple[str, str],
+        submissions: Sequence[Submission],
+        llm: AsyncLLM,
     ) -> None:
         self._fields = fields
         self._tokenizer = llm.tokenizer

@@ -10,8 +10,19 @@ import msgspec
 from ridgeline.errors import RequestError
 
 IGNORED_FIELDS = frozenset(
-    "user metadata store service_tier safety_identifier prompt_cache_key parallel_tool_calls "
-    "prompt_cache_retention verbosity reasoning_effort stream_obfuscation".split()
+    {
+        "metadata",
+        "parallel_tool_calls",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "reasoning_effort",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "stream_obfuscation",
+        "user",
+        "verbosity",
+    }
 )
 """Fields of OpenAI's API that change nothing here; they are no mistake."""
 

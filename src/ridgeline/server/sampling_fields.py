@@ -8,10 +8,11 @@ from ridgeline.errors import RequestError
 from ridgeline.sampling_params import SamplingParams
 
 _PLAIN = (
-    "n temperature top_p top_k min_p presence_penalty frequency_penalty repetition_penalty seed stop "
-    "stop_token_ids include_stop_str_in_output ignore_eos min_tokens prompt_logprobs logit_bias "
-    "skip_special_tokens"
-).split()
+    *("n", "temperature", "top_p", "top_k", "min_p", "seed", "logit_bias"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
+    *("stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "min_tokens"),
+    *("prompt_logprobs", "skip_special_tokens"),
+)
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):

@@ -1,0 +1,51 @@
+"""Models, tokenisation, liveness, and paths that do not exist."""
+
+from __future__ import annotations
+
+import httpx
+from tests.server.conftest import Served
+from tests.server.test_completions import post
+
+
+def test_models_are_listed_and_shown(tiny_server: Served) -> None:
+    client = tiny_server.client
+    (model,) = client.models.list().data
+    assert model.id == "tiny-llama"
+    assert client.models.retrieve("tiny-llama").model_extra["max_model_len"] == 256
+    response = httpx.get(f"{tiny_server.url}/v1/models/nope")
+    assert response.status_code == 404
+    assert response.json()["error"]["code"] == "model_not_found"
+
+
+def test_text_becomes_ids_and_back(tiny_server: Served) -> None:
+    answer = post(tiny_server, "/tokenize", prompt="Hello you", return_token_strs=True).json()
+    assert answer["count"] == len(answer["tokens"]) == len(answer["token_strs"])
+    assert post(tiny_server, "/detokenize", tokens=answer["tokens"]).json() == {"prompt": "Hello you"}
+
+
+def test_control_tokens_count_in_prompts_and_not_in_messages(tiny_server: Served) -> None:
+    end = tiny_server.llm.tokenizer.eos_token_id
+    text = tiny_server.llm.tokenizer.token_text(end)
+    raw = post(tiny_server, "/tokenize", prompt=text).json()
+    assert (raw["tokens"], raw["parse_special"]) == ([end], True)
+    plain = post(tiny_server, "/tokenize", messages=[{"role": "user", "content": "x"}]).json()
+    typed = post(tiny_server, "/tokenize", messages=[{"role": "user", "content": text}]).json()
+    assert typed["parse_special"] is False
+    assert typed["tokens"].count(end) == plain["tokens"].count(end)
+
+
+def test_liveness(tiny_server: Served) -> None:
+    for path in ("/health", "/ping", "/ready", "/version"):
+        assert httpx.get(tiny_server.url + path).status_code == 200
+
+
+def test_what_does_not_exist_is_refused_in_the_same_shape(tiny_server: Served) -> None:
+    for response, status in (
+        (httpx.get(f"{tiny_server.url}/nope"), 404),
+        (httpx.get(f"{tiny_server.url}/v1/completions"), 405),
+        (post(tiny_server, "/v1/embeddings", input="x"), 400),
+        (post(tiny_server, "/tokenize"), 400),
+        (post(tiny_server, "/detokenize", tokens=[10**6]), 400),
+    ):
+        assert response.status_code == status
+        assert set(response.json()["error"]) == {"message", "type", "param", "code"}
