@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ridgeline.errors import RequestError
-from ridgeline.structured_outputs import StructuredOutputs
+from ridgeline.structured_outputs import StructuredOutputs, ToolCallForm
 
 MAX_N = 128
 MAX_STOP_STRINGS = 16
@@ -61,7 +61,7 @@ class SamplingParams:
     """Added to the logit of each token id; values in [−100, 100]."""
     skip_special_tokens: bool = True
     """Leave control tokens out of the text."""
-    structured_outputs: StructuredOutputs | None = None
+    structured_outputs: StructuredOutputs | ToolCallForm | None = None
     """The form that the text must have; None leaves it free."""
 
     def __post_init__(self) -> None:
@@ -108,7 +108,7 @@ class SamplingParams:
             _check_int("seed", self.seed, "must be in 0…2**63-1, or -1 for none", low=0, high=MAX_SEED)
 
     def _check_structure(self) -> None:
-        if not isinstance(self.structured_outputs, StructuredOutputs):
+        if not isinstance(self.structured_outputs, StructuredOutputs | ToolCallForm):
             raise RequestError("structured_outputs", self.structured_outputs, "must be StructuredOutputs")
         for name in ("ignore_eos", "min_tokens"):
             if getattr(self, name):

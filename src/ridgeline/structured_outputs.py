@@ -1,10 +1,11 @@
-"""StructuredOutputs: the form that a text must have, in vLLM's names."""
+"""StructuredOutputs: the form that a text must have, in vLLM's names; ToolCallForm: that of tool calls."""
 
 from __future__ import annotations
 
 import json as json_text
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ridgeline.errors import RequestError
 
@@ -62,6 +63,32 @@ class StructuredOutputs:
     def content(self) -> str:
         """The schema, expression or grammar as text; the choices one a line."""
         return "\n".join(self.choice) if self.choice is not None else str(getattr(self, self.kind))
+
+
+class ToolFrame(NamedTuple):
+    """How a call of one tool is written: `before`, arguments by `schema` (as text), `behind`.
+
+    `field` names the schema in a refusal.
+    """
+
+    field: str
+    before: str
+    schema: str
+    behind: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolCallForm:
+    """A text that is one tool call, or up to `max_calls` with `separator` between them.
+
+    With `allows_text` it may also be, or begin with, any text without `opening`.
+    """
+
+    frames: tuple[ToolFrame, ...]
+    separator: str
+    max_calls: int = 1
+    allows_text: bool = False
+    opening: str = ""
 
 
 def _schema_text(schema: object, field: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import string
 import threading
 from collections import OrderedDict
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from ridgeline.errors import RequestError
 from ridgeline.grammar.json_schema import Schema, find_problem
 from ridgeline.grammar.matcher import CompiledGrammar
-from ridgeline.structured_outputs import StructuredOutputs
+from ridgeline.structured_outputs import StructuredOutputs, ToolCallForm
 from ridgeline.tokenizer.gguf_tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ MAX_GRAMMAR_LINES = 1000
 MAX_JOINED_TERMS = 8
 """Most terms that a grammar joins by `&`, which takes exponential time."""
 
+Form = StructuredOutputs | ToolCallForm
+
 
 class GrammarCompiler:
     """Compiles for one model's vocabulary, and keeps the last `capacity` grammars by their content.
@@ -35,32 +38,36 @@ class GrammarCompiler:
     def __init__(self, tokenizer: Tokenizer, *, capacity: int = 128) -> None:
         self._tokenizer = tokenizer
         self._capacity = capacity
-        self._known: OrderedDict[StructuredOutputs, CompiledGrammar] = OrderedDict()
+        self._known: OrderedDict[Form, CompiledGrammar] = OrderedDict()
         self._lock = threading.Lock()
         self._vocabulary: LLTokenizer | None = None
 
-    def compile(self, structured_outputs: StructuredOutputs) -> CompiledGrammar:
+    def compile(self, form: Form) -> CompiledGrammar:
         """The grammar of a form, from memory if it was asked for before.
 
         Raises:
             RequestError: it can't be followed: names the keyword and its place, or the place in the text.
         """
         with self._lock:
-            known = self._known.pop(structured_outputs, None) or self._compiled(structured_outputs)
-            self._known[structured_outputs] = known
+            known = self._known.pop(form, None) or self._compiled(form)
+            self._known[form] = known
             if len(self._known) > self._capacity:
                 self._known.popitem(last=False)
         return known
 
-    def _compiled(self, wanted: StructuredOutputs) -> CompiledGrammar:
+    def _compiled(self, form: Form) -> CompiledGrammar:
         if not self._tokenizer.eos_token_ids:
             remedy = "the model names no end-of-sequence token, which must end such a text"
-            raise RequestError("structured_outputs", wanted.kind, remedy)
-        field = f"structured_outputs.{wanted.kind}"
-        matcher = self._new_matcher(self._source(wanted, field))
+            raise RequestError("structured_outputs", type(form).__name__, remedy)
+        if isinstance(form, ToolCallForm):
+            field, content, source = "tools", "…", self._source_of_calls(form)
+        else:
+            field, content = f"structured_outputs.{form.kind}", form.content
+            source = self._source(form, field)
+        matcher = self._new_matcher(source)
         if matcher.is_error():
-            raise RequestError(field, wanted.content, f"can't be followed: {_one_line(matcher.get_error())}")
-        _check_begins(matcher, field, wanted.content)
+            raise RequestError(field, content, f"can't be followed: {_one_line(matcher.get_error())}")
+        _check_begins(matcher, field, content)
         return CompiledGrammar(
             matcher,
             vocab_size=self._tokenizer.vocab_size,
@@ -74,11 +81,7 @@ class GrammarCompiler:
         from llguidance import LLMatcher, grammar_from, regex_to_lark
 
         if wanted.kind == "json":
-            schema = json.loads(wanted.content)
-            problem = find_problem(schema, self._error_of_schema)
-            if problem is not None:
-                raise RequestError(field, problem.pointer, problem.reason)
-            return _schema_source(schema)
+            return _schema_source(self._checked_schema(wanted.content, field))
         if wanted.choice is not None:
             return LLMatcher.grammar_from_regex("|".join(map(_literal, wanted.choice)))
         if wanted.regex is not None:
@@ -89,6 +92,23 @@ class GrammarCompiler:
             return grammar_from("grammar", wanted.content)
         except ValueError as error:
             raise RequestError(field, wanted.content, _one_line(str(error))) from None
+
+    def _source_of_calls(self, form: ToolCallForm) -> str:
+        from llguidance import LLMatcher
+
+        rules = _call_rules(form)
+        for i, frame in enumerate(form.frames):
+            schema = self._checked_schema(frame.schema, frame.field)
+            compact = json.dumps({**schema, "x-guidance": {"whitespace_flexible": False}})
+            rules += [f"args_{i}: %json {compact}", f"behind_{i}: args_{i} {json.dumps(frame.behind)}"]
+        return LLMatcher.grammar_from_lark("\n".join(rules))
+
+    def _checked_schema(self, text: str, field: str) -> Schema:
+        schema: Schema = json.loads(text)
+        problem = find_problem(schema, self._error_of_schema)
+        if problem is not None:
+            raise RequestError(field, problem.pointer, problem.reason)
+        return schema
 
     def _error_of_schema(self, schema: Schema) -> str | None:
         matcher = self._new_matcher(_schema_source(schema))
@@ -142,6 +162,40 @@ def _check_grammar_text(text: str, field: str) -> None:
         raise RequestError(field, text.count("&"), f"joins too many terms by &: at most {MAX_JOINED_TERMS}")
     if "%json" in text:
         raise RequestError(field, "%json", "a schema inside a grammar is not supported: give json instead")
+
+
+def _call_rules(form: ToolCallForm) -> list[str]:
+    """The rules around the arguments; `behind_0` and so on are those of each tool from there to its end."""
+    numbers = range(len(form.frames))
+    more = f"({json.dumps(form.separator)} call){{0,{form.max_calls - 1}}}" if form.max_calls > 1 else ""
+    calls = " | ".join(f"{json.dumps(form.frames[i].before)} behind_{i}" for i in numbers)
+    rules = [f"call: {calls}"]
+    if not form.allows_text:
+        return [f"start: call {more}", *rules]
+    # A call begins where the opening comes first, however long the text before it.
+    rest = [json.dumps(frame.before.removeprefix(form.opening)) for frame in form.frames]
+    first = " | ".join(f"opened {rest[i]} behind_{i}" for i in numbers)
+    return [
+        f"start: PLAIN? | first {more}",
+        f"first: {first}",
+        f"opened[lazy]: /(?s:.*){re.escape(form.opening)}/",
+        f"PLAIN: /{_text_without(form.opening)}/",
+        *rules,
+    ]
+
+
+def _text_without(marker: str) -> str:
+    """An expression for texts in which `marker` does not stand, nor begins at the end.
+
+    At each place either the first character of the marker does not come, or one of its own beginnings does
+    that does not go on as the marker would.
+    """
+    first = re.escape(marker[0])
+    ways = [f"[^{first}]"]
+    for length in range(1, len(marker)):
+        begun, following = "".join(map(re.escape, marker[:length])), re.escape(marker[length])
+        ways.append(f"{begun}[^{following}{first}]")
+    return f"({'|'.join(ways)})+"
 
 
 def _literal(text: str) -> str:
