@@ -27,7 +27,7 @@ ROOM_CEILINGS = {
     "hub": 900,
     "tokenizer": 1300,
     "tools": 800,
-    "grammar": 600,
+    "grammar": 720,
     "sampling": 500,
     "metrics": 3800,
     "perf": 4400,
