@@ -110,3 +110,18 @@ def test_sampling_that_was_not_predicted_is_named() -> None:
     assert drift is not None
     assert "greedy" in drift.cause
     assert find_drift({"new": 9.0, "lm_head": 1.0}, {"lm_head": 1.0}).op_ratio == float("inf")
+
+
+def test_a_drift_that_comes_and_goes_is_reported_once_a_minute() -> None:
+    steps = Steps()
+    steps.run(130, attention=2.2)  # steps take 1.24 × the prediction
+    assert steps.reported == []
+    num_begun, was_drifting = 0, False
+    for _ in range(40):
+        for factor in (6.0, 0.3, 0.3):
+            steps.run(1.0, attention=factor)
+            is_drifting = steps.watch.drift is not None
+            num_begun += is_drifting and not was_drifting
+            was_drifting = is_drifting
+    assert num_begun > 5
+    assert 1 <= len(steps.reported) <= 3

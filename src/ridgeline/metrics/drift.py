@@ -39,8 +39,8 @@ class Drift:
 class DriftWatch:
     """Folds steps into slices of a second and compares a minute of them; an event listener.
 
-    `report` is called with each drift that begins, once until it ends. A minute in which steps took less than
-    3 s in all says nothing.
+    `report` is called with each drift that begins, once until it ends and at most once a minute. A
+    minute in which steps took less than 3 s in all says nothing.
     """
 
     def __init__(self, report: Callable[[Drift], None] = lambda _: None) -> None:
@@ -50,6 +50,7 @@ class DriftWatch:
         self._predicted: defaultdict[str, float] = defaultdict(float)
         self._first_at_s: float | None = None
         self._drift: Drift | None = None
+        self._reported_at_s = float("-inf")
 
     @property
     def drift(self) -> Drift | None:
@@ -86,7 +87,8 @@ class DriftWatch:
             return
         was_drifting = self._drift is not None
         self._drift = find_drift(self._measured, self._predicted)
-        if self._drift is not None and not was_drifting:
+        if self._drift is not None and not was_drifting and now - self._reported_at_s >= WINDOW_S:
+            self._reported_at_s = now
             self._report(self._drift)
 
     def _count(self, piece: _Slice, sign: int) -> None:
