@@ -144,7 +144,8 @@ def main(arguments: Sequence[str]) -> None:
     folder.mkdir(parents=True)
     for asset in CHAPTERS.glob("*.css"):
         shutil.copy(asset, folder)
-    for source in sorted(CHAPTERS.glob("*.md")):
+    # The first page calibrates, and the others are explained by what it measured.
+    for source in sorted(CHAPTERS.glob("*.md"), key=lambda path: (path.name != "index.md", path.name)):
         print(f"book: {source.name}", file=sys.stderr)
         write_chapter(source, folder)
 

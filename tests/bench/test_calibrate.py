@@ -12,7 +12,7 @@ from tests.perf.priced_machine import PRICES, PROFILE, SHAPE
 from ridgeline.bench import calibrate as calibration
 from ridgeline.bench.calibrate import CalibrationPlan, calibrate, stored_or_short
 from ridgeline.bench.calibration_steps import LONG_STEPS, SHORT_STEPS, decode_step, prefill_step
-from ridgeline.bench.machine_ceilings import CeilingRounds, thread_counts
+from ridgeline.bench.machine_ceilings import CeilingRounds, thread_counts, unsteady_note
 from ridgeline.bench.op_price_fit import fit_prices, nonnegative_least_squares
 from ridgeline.bench.synthetic_model import EngineStep, SyntheticModel, synthetic_bytes
 from ridgeline.engine.machine_profile import hardware_key, stored_profile
@@ -140,6 +140,18 @@ def test_unsteady_rounds_make_an_unstable_profile() -> None:
     low, high = profile.spread["dram 1"]
     assert high == pytest.approx(2 * low)
     assert profile.dram_bytes_per_s == high
+
+
+def test_one_round_alone_is_not_called_stable() -> None:
+    rounds = CeilingRounds(1, [], ["Q4_1"], (1,), 1)
+    rounds.samples = {"dram 1": [1e9], "attention": [1e9], "barrier": [1e-6], "call": [1e-6]}
+    rounds.samples["matmul Q4_1 1"] = [1e9]
+    assert not rounds.profile("x", 1).is_stable
+    assert "one round only" in unsteady_note(rounds.samples, rounds.unsteady())[0]
+    for values in rounds.samples.values():
+        values.append(values[0])
+    assert rounds.profile("x", 1).is_stable
+    assert unsteady_note(rounds.samples, rounds.unsteady()) == []
 
 
 def test_few_threads_are_all_measured_and_many_by_powers_of_two() -> None:

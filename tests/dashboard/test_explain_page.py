@@ -85,7 +85,7 @@ def test_tables_name_every_step_op_and_source(document) -> None:
     for op in document["ops"]:
         assert f"<td>{op['op']}</td><td>{op['phase']}</td>" in page
     assert "vllm/v1/core/sched/scheduler.py: Scheduler.schedule" in page
-    assert "not steady" in page
+    assert "not certain" in page
 
 
 def test_questions_show_the_answer_and_its_check(document) -> None:

@@ -84,8 +84,13 @@ class CeilingRounds:
             ),
             overheads_s={"barrier": min(self.samples["barrier"]), "call": min(self.samples["call"])},
             spread={name: (min(values), max(values)) for name, values in self.samples.items()},
-            is_stable=not self.unsteady(),
+            is_stable=self.num_rounds > 1 and not self.unsteady(),
         )
+
+    @property
+    def num_rounds(self) -> int:
+        """Rounds measured; one alone tells nothing of how steady the machine is."""
+        return max((len(values) for values in self.samples.values()), default=0)
 
     def unsteady(self) -> list[str]:
         """Names of the ceilings whose best round is far from the median one."""
@@ -152,7 +157,12 @@ def thread_counts(num_threads: int) -> list[int]:
 
 
 def unsteady_note(samples: Mapping[str, Sequence[float]], names: Sequence[str]) -> list[str]:
-    """One line on the ceilings whose best round is far above the median one; none where there are none."""
+    """One line on the ceilings whose best round is far above the median one; none where there are none.
+
+    Of a single round it says that nobody knows.
+    """
+    if all(len(values) < 2 for values in samples.values()):
+        return ["there was time for one round only: how steady the machine was is not known"]
     if not names:
         return []
     excess = {name: max(samples[name]) / median(samples[name]) - 1 for name in names}

@@ -84,7 +84,7 @@ def show(profile: HardwareProfile, path: Path, console: Console) -> None:
     for note in profile.notes:
         console.print(f"· {note}", markup=False, highlight=False)
     if not profile.is_stable:
-        console.print("The machine was not steady meanwhile: calibrate again when it is quiet.")
+        console.print("These ceilings are not certain: calibrate again when the machine is quiet.")
     console.print(f"Kept in {path}", markup=False, highlight=False, soft_wrap=True)
 
 

@@ -26,7 +26,7 @@ def explain_page(document: Document) -> str:
     model, request, hardware = (document[name] for name in ("model", "request", "hardware"))
     batch = document["regime"]["batch"]
     beside = "" if batch == 1 else f", the last of {batch} alike"
-    unsteady = "" if hardware["is_stable"] else " The machine was not steady when it was measured."
+    unsteady = "" if hardware["is_stable"] else " These are not certain: calibrate when the machine is quiet."
     body = f"""<h1>The path of one request through {_escaped(model["name"])}</h1>
 <p class="muted">{request["prompt_tokens"]:,} prompt and {request["completion_tokens"]:,} output
 tokens{beside}; TTFT {_ms(request["ttft_s"])}, TPOT {_ms(request["tpot_s"])}, in all

@@ -63,7 +63,7 @@ def _header(document: Document) -> Iterator[RenderableType]:
     )
     if not hardware["is_stable"]:
         yield Text(
-            "The machine was not steady when it was measured: run `ridgeline calibrate` when it is quiet."
+            "These ceilings are not certain: run `ridgeline calibrate` when the machine is quiet."
         )
     others = "" if batch == 1 else f", the last of {batch} alike"
     yield Text(
