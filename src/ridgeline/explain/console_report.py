@@ -62,9 +62,7 @@ def _header(document: Document) -> Iterator[RenderableType]:
         f"products {peaks} ({hardware['source']})"
     )
     if not hardware["is_stable"]:
-        yield Text(
-            "These ceilings are not certain: run `ridgeline calibrate` when the machine is quiet."
-        )
+        yield Text("These ceilings are not certain: run `ridgeline calibrate` when the machine is quiet.")
     others = "" if batch == 1 else f", the last of {batch} alike"
     yield Text(
         f"{request['prompt_tokens']:,} prompt + {request['completion_tokens']:,} output tokens{others}: TTFT "
