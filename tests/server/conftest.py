@@ -16,6 +16,7 @@ import uvicorn
 from ridgeline.async_llm import AsyncLLM
 from ridgeline.config.server import ServerConfig
 from ridgeline.engine.engine import EngineStats
+from ridgeline.metrics.prometheus import ServerMetrics
 from ridgeline.server.admission import Admission
 from ridgeline.server.app import new_app
 from ridgeline.server.guards import guarded
@@ -57,10 +58,11 @@ class QuietServer(uvicorn.Server):
         return
 
 
-def serve(llm: AsyncLLM, config: ServerConfig) -> Iterator[Served]:
-    """Serve until the generator is closed."""
+def serve(llm: AsyncLLM, config: ServerConfig, metrics: ServerMetrics | None = None) -> Iterator[Served]:
+    """Serve until the generator is closed; `metrics` listen to the engine already."""
     admission = Admission(max_num_seqs=32, max_num_waiting=config.max_num_waiting)
     state = ServerState(config, llm.clock, admission, Phase.READY, llm)
+    state.metrics = metrics or state.metrics
     listener = socket.create_server(("127.0.0.1", 0))
     app = guarded(new_app(state), state)
     server = QuietServer(

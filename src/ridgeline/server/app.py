@@ -9,6 +9,7 @@ from ridgeline.server.errors import install_error_handlers
 from ridgeline.server.generation import generation_router
 from ridgeline.server.liveness import liveness_router
 from ridgeline.server.models import models_router
+from ridgeline.server.observation import CountAnswers, observation_router
 from ridgeline.server.state import ServerState
 from ridgeline.server.tokenization import tokenization_router
 
@@ -22,6 +23,8 @@ def new_app(state: ServerState) -> FastAPI:
         models_router(state),
         generation_router(state),
         tokenization_router(state),
+        observation_router(state),
     ):
         app.include_router(router)
+    app.add_middleware(CountAnswers, metrics=state.metrics)
     return app

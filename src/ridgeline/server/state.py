@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ridgeline.config.server import ServerConfig
 from ridgeline.engine.clock import Clock
+from ridgeline.metrics.prometheus import MetricsSettings, ServerMetrics
 from ridgeline.outputs import FinishReason
 from ridgeline.server.admission import Admission
 from ridgeline.server.phase import Phase
@@ -38,6 +39,14 @@ class ServerState:
     admission: Admission
     phase: Phase = Phase.LOADING
     async_llm: Serving | None = None
+    metrics: ServerMetrics = field(init=False)
+    """To be given to the engine as a listener."""
+
+    def __post_init__(self) -> None:
+        names = self.config.served_model_names or ("ridgeline",)
+        self.metrics = ServerMetrics(
+            MetricsSettings(model_name=names[0], prefixes=self.config.metrics_prefixes)
+        )
 
     @property
     def served_model_names(self) -> tuple[str, ...]:

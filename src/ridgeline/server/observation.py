@@ -1,0 +1,79 @@
+"""GET /metrics and /debug/requests/{id}: what the server counted, and what happened to a request."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ridgeline.async_llm import AsyncLLM
+from ridgeline.metrics.prometheus import Gauges, ServerMetrics
+from ridgeline.metrics.request_timeline import request_timeline
+from ridgeline.server.call import loaded_llm
+from ridgeline.server.error_response import error_response
+from ridgeline.server.state import ServerState
+
+OTHER_PATH = "other"
+
+
+def observation_router(state: ServerState) -> APIRouter:
+    """Routes for whoever wants to know why."""
+    router = APIRouter(tags=["observation"])
+
+    @router.get("/metrics", response_model=None)
+    async def metrics(request: Request) -> Response:
+        """Prometheus' text format, or OpenMetrics where the `Accept` header asks for it."""
+        if state.async_llm is not None:
+            state.metrics.set_gauges(await _gauges(loaded_llm(state)))
+        body, content_type = state.metrics.render(request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type})
+
+    @router.get("/debug/requests/{request_id}", response_model=None)
+    async def show_request(request_id: str) -> Response:
+        """A request's life out of the event log, with the causes of its late tokens; 404 once it is gone."""
+        llm = loaded_llm(state)
+        events = await llm.engine.call(llm.parts.event_log.events)
+        for each in (request_id, f"{request_id}-0"):
+            document = await llm.in_text_thread(request_timeline, events, each)
+            if document is not None:
+                return JSONResponse(document)
+        return error_response(404, f"the event log does not know the request {request_id!r}")
+
+    return router
+
+
+async def _gauges(llm: AsyncLLM) -> Gauges:
+    stats = await llm.stats()
+    return Gauges(
+        num_requests_running=stats.num_requests_running,
+        num_requests_waiting=stats.num_requests_waiting,
+        num_used_blocks=stats.num_used_blocks,
+        num_idle_blocks=stats.num_idle_blocks,
+        num_free_blocks=stats.num_free_blocks,
+        num_slack_slots=stats.num_slack_slots,
+        num_dropped_events=llm.parts.event_log.num_dropped_events,
+    )
+
+
+class CountAnswers:
+    """ASGI middleware: counts answers by route, method and status."""
+
+    def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on and look at the status of its answer."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                route = scope.get("route")
+                path = getattr(route, "path", OTHER_PATH)
+                method = scope["method"] if route is not None else OTHER_PATH
+                self._metrics.http_request(path, method, message["status"])
+            await send(message)
+
+        await self._app(scope, receive, counted)

@@ -1,0 +1,71 @@
+"""/metrics and /debug/requests of a live server, over a real socket."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.metrics.test_grafana import asked_names
+from tests.server.conftest import Served, serve
+
+from ridgeline.async_llm import AsyncLLM
+from ridgeline.config.server import ServerConfig
+from ridgeline.metrics.prometheus import MetricsSettings, ServerMetrics
+
+
+@pytest.fixture(scope="module")
+def observed(tiny_model: Path) -> Iterator[Served]:
+    metrics = ServerMetrics(MetricsSettings(model_name="tiny", prefixes=("ridgeline", "vllm")))
+    llm = AsyncLLM(str(tiny_model), num_threads=1, listeners=[metrics])
+    yield from serve(llm, ServerConfig(), metrics)
+
+
+def get(server: Served, path: str, **headers: str) -> tuple[int, str, str]:
+    request = urllib.request.Request(server.url + path, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, answer.headers["content-type"], answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.headers["content-type"], error.read().decode()
+
+
+def test_a_live_server_counts_and_tells(observed: Served) -> None:
+    model = observed.client.models.list().data[0].id
+    answer = observed.client.completions.create(
+        model=model, prompt=[3, 4, 5], max_tokens=4, extra_body={"ignore_eos": True}
+    )
+    status, kind, body = get(observed, "/metrics")
+    assert (status, kind.split(";")[0]) == (200, "text/plain")
+    families = list(text_string_to_metric_families(body))
+    values = {(s.name, s.labels.get("path")): s.value for family in families for s in family.samples}
+    assert values["ridgeline:generation_tokens_total", None] == answer.usage.completion_tokens
+    assert values["vllm:prompt_tokens_total", None] == answer.usage.prompt_tokens
+    assert values["ridgeline:num_requests_running", None] == 0
+    assert values["ridgeline:http_requests_total", "/v1/completions"] == 1
+    names = {name for name, _ in values} | {family.name for family in families}
+    assert asked_names("ridgeline") | asked_names("vllm") <= names
+    status, _, body = get(observed, f"/debug/requests/{answer.id}")
+    document = json.loads(body)
+    assert (status, document["completion_tokens"]) == (200, answer.usage.completion_tokens)
+    assert {entry["token"] for entry in document["late_tokens"]} == {0, 1, 2, 3}
+    assert all(entry["cause"] for entry in document["late_tokens"])
+
+
+def test_openmetrics_on_request(observed: Served) -> None:
+    _, kind, body = get(observed, "/metrics", accept="application/openmetrics-text")
+    assert kind.startswith("application/openmetrics-text")
+    assert body.endswith("# EOF\n")
+
+
+def test_a_request_that_nobody_knows(observed: Served) -> None:
+    status, _, body = get(observed, "/debug/requests/nobody")
+    assert status == 404
+    assert "nobody" in json.loads(body)["error"]["message"]
+    _, _, body = get(observed, "/metrics")
+    assert 'path="/debug/requests/{request_id}"' in body  # a template, not what the client wrote
