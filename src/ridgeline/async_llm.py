@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from dataclasses import fields, replace
 from typing import Any, ParamSpec, TypeVar
 from uuid import uuid4
@@ -90,7 +91,7 @@ class AsyncLLM:
         priority: int = 0,
         cache_salt: str | None = None,
         deadline_s: float | None = None,
-    ) -> AsyncIterator[RequestOutput]:
+    ) -> AsyncGenerator[RequestOutput, None]:
         """Complete one raw prompt; yields deltas, the last one with `finished` and `metrics`.
 
         Leaving the iterator early (`aclose`, or a cancelled task) aborts the request: its blocks are free
@@ -111,8 +112,9 @@ class AsyncLLM:
             arrived_at_s,
             arrived_at_s + deadline_s if deadline_s is not None else None,
         )
-        async for delta in self.deltas([submission]):
-            yield delta
+        async with aclosing(self.deltas([submission])) as deltas:
+            async for delta in deltas:
+                yield delta
 
     async def chat(
         self,
@@ -122,13 +124,15 @@ class AsyncLLM:
         add_generation_prompt: bool = True,
         request_id: str | None = None,
         deadline_s: float | None = None,
-    ) -> AsyncIterator[RequestOutput]:
+    ) -> AsyncGenerator[RequestOutput, None]:
         """Answer one conversation through the model's chat template; yields deltas as `generate` does."""
         token_ids = await self.in_text_thread(
             self.tokenizer.apply_chat_template, messages, add_generation_prompt=add_generation_prompt
         )
-        async for delta in self.generate(token_ids, params, request_id=request_id, deadline_s=deadline_s):
-            yield delta
+        answer = self.generate(token_ids, params, request_id=request_id, deadline_s=deadline_s)
+        async with aclosing(answer) as deltas:
+            async for delta in deltas:
+                yield delta
 
     def open(self, submissions: Sequence[Submission]) -> DeltaStream:
         """Start checked requests that are read together; `abort` them when no longer read.
@@ -140,7 +144,7 @@ class AsyncLLM:
             self.parts.input_processor.check_request(submission.prompt, submission.params)
         return self.engine.open(submissions)
 
-    async def deltas(self, submissions: Sequence[Submission]) -> AsyncIterator[RequestOutput]:
+    async def deltas(self, submissions: Sequence[Submission]) -> AsyncGenerator[RequestOutput, None]:
         """Deltas of requests that are read together; leaving early aborts them."""
         stream = self.open(submissions)
         try:

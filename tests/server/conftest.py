@@ -110,7 +110,7 @@ def new_server(tiny_model: Path) -> Iterator[NewServer]:
     running: list[Iterator[Served]] = []
 
     def make(config: ServerConfig | None = None, **settings: object) -> Served:
-        llm = AsyncLLM(str(tiny_model), **{"num_threads": 1, **settings})
+        llm = AsyncLLM(**{"model": str(tiny_model), "num_threads": 1, **settings})
         running.append(serve(llm, config or ServerConfig()))
         return next(running[-1])
 
