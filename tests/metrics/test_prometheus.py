@@ -12,7 +12,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from ridgeline.core import events as ev
 from ridgeline.errors import ConfigError
 from ridgeline.metrics.buckets import VLLM_BUCKETS, family_limits, parse_buckets
-from ridgeline.metrics.drift import DriftWatch
 from ridgeline.metrics.percentiles import percentile
 from ridgeline.metrics.prometheus import Gauges, MetricsSettings, ServerMetrics
 from ridgeline.outputs import FinishReason
@@ -223,12 +222,10 @@ def test_work_by_op_when_its_costs_are_known() -> None:
 
 
 def test_a_drift_is_named_with_its_cause() -> None:
-    watch = DriftWatch()
-    metrics = ServerMetrics(SETTINGS, drift_watch=watch)
+    metrics = ServerMetrics(SETTINGS)
     for index in range(700):
         at_s = index / 10
         step = ev.StepFinished(at_s, index, (), 0.1, {"attention": 0.09}, {"attention": 0.05}, None)
-        watch.record([step])
         metrics.record([step])
     found = {key: value for key, value in samples(metrics).items() if key[0] == "ridgeline:drift_flagged"}
     ((_, labels),) = found

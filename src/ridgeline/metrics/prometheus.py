@@ -53,18 +53,17 @@ class ServerMetrics:
     """An event listener that renders what it counted; safe for several threads.
 
     A step costs a few additions in plain Python; the metrics' objects are built when somebody asks.
-    `costs_of` gives FLOPs and bytes of a step's rows, `drift_watch` the drift there is.
+    `costs_of` gives FLOPs and bytes of a step's rows.
     """
 
     def __init__(
         self,
         settings: MetricsSettings,
         *,
-        drift_watch: DriftWatch | None = None,
         costs_of: StepCosts | None = None,
     ) -> None:
         self._settings = settings
-        self._drift_watch = drift_watch
+        self._drift_watch = DriftWatch()
         self._totals = ServerTotals(family_limits(settings.max_model_len, settings.buckets), costs_of)
         self._gauges = Gauges()
         self._requests: Counter[tuple[str, str, str]] = Counter()
@@ -75,8 +74,10 @@ class ServerMetrics:
 
     def record(self, events: Iterable[Event]) -> None:
         """Take the events of one step."""
+        events = tuple(events)
         with self._lock:
             self._totals.record(events)
+            self._drift_watch.record(events)
 
     def set_gauges(self, gauges: Gauges) -> None:
         """Show these from now on."""
@@ -134,7 +135,7 @@ class ServerMetrics:
         yield names.gauge("cache_config_info", "Configuration", {tuple(config.values()): 1}, tuple(config))
 
     def _drift_families(self, names: _Names) -> Iterator[Metric]:
-        drift = self._drift_watch.drift if self._drift_watch is not None else None
+        drift = self._drift_watch.drift
         flagged = {(drift.op, drift.cause): drift.op_ratio} if drift is not None else {}
         yield names.gauge(
             "drift_flagged",
