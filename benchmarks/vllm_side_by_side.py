@@ -22,7 +22,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
@@ -330,12 +330,17 @@ def server(command: Sequence[str], url: str, env: Mapping[str, str], log: Path) 
             time.sleep(0.5)
         yield
     finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
+        end_group(process)
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """The server and what it started; by force where it takes too long."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
             process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            return
 
 
 def is_ready(url: str) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.perf.priced_machine import PROFILE
@@ -68,3 +71,40 @@ def test_the_page_has_every_step_of_both_and_reasons_in_numbers() -> None:
     assert least[1] > least[0]
     assert f"make a step {least[1] / least[0]:.1f} × as long" in page
     assert "measured tokens are 5.0 × as long" in page
+
+
+def test_a_server_that_does_not_start_ends_the_run_with_its_own_words(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "raise SystemExit('no such model')"]
+    with (
+        pytest.raises(SystemExit, match="did not start:\nno such model"),
+        side.server(command, "http://127.0.0.1:9", {}, tmp_path / "log"),
+    ):
+        pass
+
+
+def test_a_server_is_ended_with_all_it_started(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(side, "is_ready", lambda url: (tmp_path / "child").exists())
+    program = (
+        "import pathlib, subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        f"path = pathlib.Path({str(tmp_path / 'child.new')!r})\n"
+        "path.write_text(str(child.pid))\n"
+        "path.rename(path.with_suffix(''))\n"
+        "time.sleep(60)\n"
+    )
+    with side.server([sys.executable, "-c", program], "http://127.0.0.1:9", {}, tmp_path / "log"):
+        child = int((tmp_path / "child").read_text())
+    assert ends_within(child, seconds=20)
+
+
+def ends_within(pid: int, *, seconds: float) -> bool:
+    """Whether a process is gone, or dead and not yet collected by whoever inherits it."""
+    state = Path(f"/proc/{pid}/stat")
+    for _ in range(int(seconds * 100)):
+        try:
+            if state.read_text().rpartition(")")[2].split()[0] in "ZX":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.01)
+    return False
