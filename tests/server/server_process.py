@@ -37,6 +37,7 @@ class Process:
     popen: subprocess.Popen
     out: list[str] = field(default_factory=list)
     err: list[str] = field(default_factory=list)
+    _num_open: int = 2
     _threads: list[threading.Thread] = field(default_factory=list)
     _said: threading.Condition = field(default_factory=threading.Condition)
 
@@ -51,13 +52,20 @@ class Process:
             with self._said:
                 lines.append(line.rstrip("\n"))
                 self._said.notify_all()
+        with self._said:
+            self._num_open -= 1
+            self._said.notify_all()
 
     def wait_for(self, text: str, lines: Sequence[str]) -> str:
         """The first line that holds `text`, once it is there."""
         with self._said:
-            found = self._said.wait_for(lambda: [line for line in lines if text in line], HANG_S)
+            found = self._said.wait_for(lambda: self._found(text, lines), HANG_S)
+        assert isinstance(found, list), (text, self.out, self.err)
         assert found, (text, self.out, self.err)
         return found[0]
+
+    def _found(self, text: str, lines: Sequence[str]) -> list[str] | bool:
+        return [line for line in lines if text in line] or not self._num_open
 
     @property
     def address(self) -> tuple[str, int]:
@@ -118,7 +126,7 @@ def read_answer(connection: socket.socket) -> Answer:
 
 @contextlib.contextmanager
 def started(*command: str, until: str = "ready", **environment: str) -> Iterator[Process]:
-    """A process that has printed `until`; killed at the end if it still runs."""
+    """A process that has printed `until`, if that is not empty; killed at the end if it still runs."""
     popen = subprocess.Popen(
         [sys.executable, "-m", *command],
         stdout=subprocess.PIPE,
@@ -128,7 +136,8 @@ def started(*command: str, until: str = "ready", **environment: str) -> Iterator
     )
     process = Process(popen)
     try:
-        process.wait_for(until, process.out)
+        if until:
+            process.wait_for(until, process.out)
         yield process
     finally:
         if popen.poll() is None:

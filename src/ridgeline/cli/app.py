@@ -6,7 +6,7 @@ from cyclopts import App
 from rich.console import Console
 
 from ridgeline import __version__
-from ridgeline.cli import bench, calibrate, chat, explain, generate, kv, metrics, models, plan, pull
+from ridgeline.cli import bench, calibrate, chat, explain, generate, kv, metrics, models, plan, pull, serve
 
 
 def new_app() -> App:
@@ -24,6 +24,7 @@ def new_app() -> App:
     app.command(models.new_app())
     app.command(generate.generate)
     app.command(chat.chat)
+    app.command(serve.serve)
     app.command(explain.explain)
     app.command(plan.plan)
     app.command(calibrate.calibrate)

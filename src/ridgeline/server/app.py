@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from ridgeline import __version__
+from ridgeline.server.admin import admin_router
 from ridgeline.server.errors import install_error_handlers
 from ridgeline.server.generation import generation_router
 from ridgeline.server.liveness import liveness_router
@@ -23,8 +24,10 @@ def new_app(state: ServerState) -> FastAPI:
         models_router(state),
         generation_router(state),
         tokenization_router(state),
-        observation_router(state),
     ):
         app.include_router(router)
+    if state.config.metrics_port is None:
+        for router in (observation_router(state), admin_router(state)):
+            app.include_router(router)
     app.add_middleware(CountAnswers, metrics=state.metrics)
     return app

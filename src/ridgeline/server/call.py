@@ -12,6 +12,7 @@ from starlette.types import Receive
 from ridgeline.async_llm import AsyncLLM
 from ridgeline.engine.async_engine import Submission
 from ridgeline.engine.delta_stream import DeltaStream
+from ridgeline.errors import OverloadedError
 from ridgeline.outputs import CompletionOutput, RequestOutput
 from ridgeline.server.access_log import RequestFacts
 from ridgeline.server.error_response import error_response
@@ -36,7 +37,11 @@ class Call:
         self._facts = facts
         self._stream: DeltaStream | None = None
         self._is_open = True
-        state.admission.enter(num_sequences, state.clock.now())
+        try:
+            state.admission.enter(num_sequences, state.clock.now())
+        except OverloadedError:
+            state.metrics.rejected("queue_full")
+            raise
 
     async def start(self, submissions: Sequence[Submission]) -> None:
         """Hand the requests to the engine; returns once it has taken them.

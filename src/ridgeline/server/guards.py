@@ -16,7 +16,12 @@ from ridgeline.server.state import ServerState
 def guarded(app: ASGIApp, state: ServerState) -> ASGIApp:
     """`app` behind everything that `state.config` asks for."""
     config = state.config
-    app = PhaseGate(app, lambda: state.phase, lambda: state.admission.retry_after_s(state.clock.now()))
+    app = PhaseGate(
+        app,
+        lambda: state.phase,
+        lambda: state.admission.retry_after_s(state.clock.now()),
+        rejected=state.metrics.rejected,
+    )
     app = BodyLimit(
         app,
         max_body_bytes=config.max_body_bytes,

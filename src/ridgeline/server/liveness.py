@@ -18,9 +18,9 @@ def liveness_router(state: ServerState) -> APIRouter:
     @router.get("/health", response_model=None)
     @router.get("/ping", response_model=None)
     async def health() -> Response:
-        """200 while the process can do its work, now or soon; 503 once the engine has failed."""
-        if state.phase is Phase.FAILED:
-            return error_response(503, "the engine has failed", code=state.phase.value)
+        """200 from the loaded model on, as long as the engine works; also while it drains."""
+        if state.phase in (Phase.LOADING, Phase.FAILED):
+            return error_response(503, f"the engine is {state.phase}", code=state.phase.value)
         return Response(status_code=200)
 
     @router.get("/ready", response_model=None)

@@ -31,10 +31,21 @@ _REFUSALS = {
 
 
 class PhaseGate:
-    """ASGI middleware: 503 with `Retry-After` for work that can't be taken in this phase."""
+    """ASGI middleware: 503 with `Retry-After` for work that can't be taken in this phase.
 
-    def __init__(self, app: ASGIApp, phase: Callable[[], Phase], retry_after_s: Callable[[], float]) -> None:
+    `rejected` counts refusals, by the phase's name.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        phase: Callable[[], Phase],
+        retry_after_s: Callable[[], float],
+        *,
+        rejected: Callable[[str], None],
+    ) -> None:
         self._app = app
+        self._rejected = rejected
         self._phase = phase
         self._retry_after_s = retry_after_s
 
@@ -44,6 +55,7 @@ class PhaseGate:
         if scope["type"] != "http" or phase is Phase.READY or scope["path"] in ALWAYS_ANSWERED:
             await self._app(scope, receive, send)
             return
+        self._rejected(phase.value)
         seconds = LOADING_RETRY_AFTER_S if phase is Phase.LOADING else self._retry_after_s()
         response = error_response(503, _REFUSALS[phase], code=phase.value, headers=retry_after(seconds))
         await response(scope, receive, send)
