@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -17,7 +18,12 @@ from ridgeline.sampling_params import SamplingParams
 from ridgeline.server.chunk_writer import ChunkWriter
 from ridgeline.server.logprobs_form import chat_logprobs, prompt_logprobs_document
 from ridgeline.server.sampling_fields import SamplingFields, sampling_params
+from ridgeline.server.tool_answers import ToolAnswers
 from ridgeline.server.usage import Usage
+from ridgeline.tools.definitions import ToolChoice, parse_tool_choice
+from ridgeline.tools.formats import ToolFormat, detect_format
+from ridgeline.tools.forms import tool_call_form
+from ridgeline.tools.prompting import for_plain_template, for_tool_template
 
 
 class ChatRequest(SamplingFields, kw_only=True):
@@ -28,6 +34,9 @@ class ChatRequest(SamplingFields, kw_only=True):
     top_logprobs: int | None = None
     max_completion_tokens: int | None = None
     add_generation_prompt: bool | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
 
     @property
     def num_prompts(self) -> int:
@@ -46,22 +55,55 @@ class ChatRequest(SamplingFields, kw_only=True):
         if len(limits) > 1:
             raise RequestError("max_tokens", self.max_tokens, "differs from max_completion_tokens; give one")
 
-    def params(self) -> SamplingParams:
-        """The sampling parameters; without a limit the answer may fill the context."""
+    def choice(self) -> ToolChoice:
+        """What is asked of the tools.
+
+        Raises:
+            RequestError: a tool or the choice is malformed.
+        """
+        return parse_tool_choice(self.tools, self.tool_choice, self.parallel_tool_calls)
+
+    def params(self, llm: AsyncLLM) -> SamplingParams:
+        """The sampling parameters; without a limit the answer may fill the context.
+
+        Raises:
+            RequestError: a value is out of range, or calls of tools and another form are both asked for.
+        """
         limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-        return sampling_params(
-            self, max_tokens=limit, logprobs=(self.top_logprobs or 0) if self.logprobs else None
-        )
+        logprobs = (self.top_logprobs or 0) if self.logprobs else None
+        params = sampling_params(self, max_tokens=limit, logprobs=logprobs)
+        choice = self.choice()
+        form = tool_call_form(choice, tool_format_of(llm)) if choice.callable_tools else None
+        if form is None:
+            return params
+        if params.structured_outputs is not None:
+            remedy = "can't be kept by an answer that calls tools; leave one out"
+            raise RequestError("response_format", self.response_format, remedy)
+        return replace(params, structured_outputs=form)
 
     def parse(self, llm: AsyncLLM) -> list[ParsedPrompt]:
         """Render and tokenise the conversation; runs in a text thread."""
-        token_ids = llm.tokenizer.apply_chat_template(
-            self.messages, add_generation_prompt=self.add_generation_prompt is not False
+        choice, tokenizer = self.choice(), llm.tokenizer
+        if tokenizer.chat_template_takes_tools:
+            messages = for_tool_template(self.messages)
+            tools = [tool.as_openai() for tool in choice.callable_tools]
+        else:
+            messages, tools = (
+                for_plain_template(self.messages, choice.callable_tools, tool_format_of(llm)),
+                [],
+            )
+        token_ids = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=self.add_generation_prompt is not False, tools=tools
         )
         try:
             return [llm.parts.input_processor.parse_prompt_ids(token_ids)]
         except RequestError as error:
             raise RequestError("messages", error.value, error.remedy) from None
+
+
+def tool_format_of(llm: AsyncLLM) -> ToolFormat:
+    """How the model writes calls."""
+    return detect_format(llm.tokenizer.chat_template_source, llm.model_name)
 
 
 class ChatForm:
@@ -75,6 +117,8 @@ class ChatForm:
     ) -> None:
         self._fields = fields
         self._tokenizer = llm.tokenizer
+        choice = fields.choice()
+        self._tools = ToolAnswers(choice, tool_format_of(llm)) if choice.callable_tools else None
         self._prompt_token_ids = submissions[0].prompt.token_ids
         self._head: dict[str, object] = {
             "id": name[0],
@@ -99,7 +143,12 @@ class ChatForm:
         """One event a choice that the delta brings."""
         self._writer.count(delta)
         return b"".join(
-            [self._writer.chunk([self._choice(c, "delta", {"content": c.text})]) for c in delta.outputs]
+            [
+                self._writer.chunk(
+                    [self._choice(c, "delta", self._tools.delta(c) if self._tools else {"content": c.text})]
+                )
+                for c in delta.outputs
+            ]
         )
 
     def last_events(self) -> bytes:
@@ -111,7 +160,13 @@ class ChatForm:
         usage, (output,) = Usage(), outputs
         usage.add(output)
         choices = [
-            self._choice(c, "message", {"role": "assistant", "content": c.text, "refusal": None})
+            self._choice(
+                c,
+                "message",
+                self._tools.whole(c)
+                if self._tools
+                else {"role": "assistant", "content": c.text, "refusal": None},
+            )
             for c in output.outputs
         ]
         document = {**self._head, "choices": choices, "usage": usage.document()}
@@ -131,7 +186,9 @@ class ChatForm:
             "index": completion.index,
             key: message,
             "logprobs": logprobs,
-            "finish_reason": completion.finish_reason,
+            "finish_reason": self._tools.finish_reason(completion)
+            if self._tools
+            else completion.finish_reason,
             "stop_reason": completion.stop_reason,
         }
         if self._fields.return_token_ids:

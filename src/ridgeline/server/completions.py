@@ -48,7 +48,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise RequestError("best_of", self.best_of, "is not supported; ask for n answers and choose")
 
-    def params(self) -> SamplingParams:
+    def params(self, _: AsyncLLM) -> SamplingParams:
         """The sampling parameters; an echo with logprobs needs those of the prompt."""
         max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
         params = sampling_params(self, max_tokens=max_tokens, logprobs=self.logprobs)

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from ridgeline.async_llm import AsyncLLM, new_request_id
 from ridgeline.engine.async_engine import Submission
 from ridgeline.engine.input_processor import ParsedPrompt
-from ridgeline.errors import RidgelineError
+from ridgeline.errors import RequestError, RidgelineError
 from ridgeline.outputs import RequestOutput
 from ridgeline.sampling_params import SamplingParams
 from ridgeline.server.call import (
@@ -30,6 +30,7 @@ from ridgeline.server.deadlines import HEADER, request_timeout_s
 from ridgeline.server.errors import UnknownModelError, response_of
 from ridgeline.server.event_stream import EventStream, StreamForm
 from ridgeline.server.json_body import Body, parse_body, warning_headers
+from ridgeline.server.output_form import renamed
 from ridgeline.server.sampling_fields import check_stream_options
 from ridgeline.server.state import ServerState
 
@@ -99,13 +100,16 @@ async def _answer(
     model = served_model(state, fields.model)
     check_stream_options(fields)
     fields.check()
-    params = fields.params()
+    params = fields.params(llm)
     timeout_s = request_timeout_s(request.headers.get(HEADER), fields.timeout, state.config)
     deadline_at_s = arrived_at_s + timeout_s if timeout_s is not None else None
     call = Call(state, params.n * fields.num_prompts, facts_of(request))
     is_handed_on = False
     try:
         prompts = await llm.in_text_thread(fields.parse, llm)
+        if params.structured_outputs is not None:
+            # Compiled here, where it holds up nobody, and found again when the request is opened.
+            await llm.in_text_thread(llm.parts.input_processor.check_request, prompts[0], params)
         request_id = new_request_id(endpoint.id_prefix)
         submissions = _submissions(fields, prompts, params, request_id, (arrived_at_s, deadline_at_s))
         form = endpoint.form(fields, (request_id, model), submissions, llm)
@@ -116,6 +120,8 @@ async def _answer(
         await call.start(submissions)
         is_handed_on = True
         return EventStream(call, form, headers)
+    except RequestError as error:
+        return response_of(renamed(error, fields.response_format))
     except RidgelineError as error:
         return response_of(error)
     finally:

@@ -12,7 +12,6 @@ from ridgeline.errors import RequestError
 IGNORED_FIELDS = frozenset(
     {
         "metadata",
-        "parallel_tool_calls",
         "prompt_cache_key",
         "prompt_cache_retention",
         "reasoning_effort",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from ridgeline.errors import RequestError
 from ridgeline.sampling_params import SamplingParams
+from ridgeline.server.output_form import output_form
 
 _PLAIN = (
     *("n", "temperature", "top_p", "top_k", "min_p", "seed", "logit_bias"),
@@ -50,6 +53,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     cache_salt: str | None = None
     return_token_ids: bool | None = None
     timeout: float | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
 
 
 def sampling_params(
@@ -61,7 +66,8 @@ def sampling_params(
         RequestError: a value is out of range.
     """
     values = {name: getattr(fields, name) for name in _PLAIN if getattr(fields, name) is not None}
-    return SamplingParams(**values, max_tokens=max_tokens, logprobs=logprobs)
+    form = output_form(fields.response_format, fields.structured_outputs)
+    return SamplingParams(**values, max_tokens=max_tokens, logprobs=logprobs, structured_outputs=form)
 
 
 def check_stream_options(fields: SamplingFields) -> None:

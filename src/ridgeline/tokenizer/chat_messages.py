@@ -39,7 +39,11 @@ def _checked_message(message: object, field: str) -> ChatMessage:
         plain[checked_text(key, field)] = _plain(value, f"{field}.{key}")
     if not isinstance(plain.get("role"), str) or not plain["role"]:
         raise RequestError(f"{field}.role", plain.get("role"), 'must be text such as "user"')
-    plain["content"] = _joined_content(plain.get("content"), f"{field}.content")
+    content = plain.get("content")
+    # A message that calls tools may say nothing else.
+    plain["content"] = (
+        "" if content is None and plain.get("tool_calls") else _joined_content(content, f"{field}.content")
+    )
     return plain
 
 

@@ -1,10 +1,9 @@
 """ChatTemplate: renders messages with a model's Jinja2 template, in a sandbox.
 
 The conventions are those of HF's chat templates: blocks trimmed, `break` and `continue`, `tojson`,
-`raise_exception`, `strftime_now`, `{% generation %}` as a mere bracket; `tools` and `documents` are
-None. A template comes with a model file, so it is not trusted: attributes and mutation are fenced off,
-and no range, repetition, number or text may grow without bounds. Time is not bounded: nested loops can
-still be long.
+`raise_exception`, `strftime_now`, `{% generation %}` as a mere bracket; `documents` is None. A template
+comes with a model file, so it is not trusted: attributes and mutation are fenced off, and no range,
+repetition, number or text may grow without bounds. Time is not bounded: nested loops can still be long.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 import jinja2
+import jinja2.meta
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
@@ -59,6 +59,7 @@ class ChatTemplate:
     ) -> None:
         if not source.strip():
             raise ConfigError("chat_template", source, "is empty")
+        self.source = source
         self._special_tokens = dict(special_tokens)
         environment = _Sandbox(
             trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
@@ -68,7 +69,9 @@ class ChatTemplate:
         environment.globals["strftime_now"] = lambda pattern: now().strftime(pattern)
         try:
             source.encode()
-            _check_constants(environment.parse(source))
+            parsed = environment.parse(source)
+            _check_constants(parsed)
+            self.takes_tools = "tools" in jinja2.meta.find_undeclared_variables(parsed)
             self._template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
             line = source.splitlines()[error.lineno - 1 : error.lineno]
@@ -77,7 +80,13 @@ class ChatTemplate:
         except (SyntaxError, RecursionError, OverflowError, UnicodeEncodeError) as error:
             raise ConfigError("chat_template", "…", f"the template can't be compiled: {error}") from None
 
-    def render(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool) -> str:
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, object]] | None = None,
+    ) -> str:
         """The text of a conversation, with the opening of the model's turn if asked for.
 
         Raises:
@@ -88,7 +97,7 @@ class ChatTemplate:
         try:
             for piece in self._template.generate(
                 messages=messages,
-                tools=None,
+                tools=tools,
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
                 **self._special_tokens,

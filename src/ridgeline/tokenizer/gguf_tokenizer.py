@@ -205,17 +205,24 @@ class Tokenizer:
         """
         return self.token_bytes(token_id).decode(errors="replace")
 
-    def apply_chat_template(self, messages: object, add_generation_prompt: bool = True) -> list[int]:
+    def apply_chat_template(
+        self,
+        messages: object,
+        add_generation_prompt: bool = True,
+        *,
+        tools: Sequence[Mapping[str, object]] | None = None,
+    ) -> list[int]:
         """Ids of a conversation, ready for the model: control tokens only where the template writes them.
 
         Begins with BOS exactly once where the file wants one. `messages` is a list of objects with
-        `role` and `content`; a control token typed in any of their strings is ordinary text.
+        `role` and `content`; a control token typed in any of their strings is ordinary text. `tools` are
+        what a template that takes them is told.
 
         Raises:
             RequestError: a message is malformed, the template refuses them, or there is no template.
             ModelFileError: the file's template is broken.
         """
-        parts = self._special_tokens.split(self._render(messages, add_generation_prompt))
+        parts = self._special_tokens.split(self._render(messages, add_generation_prompt, tools))
         return self._with_bos(self._encode_parts(parts))
 
     def render_chat(self, messages: object, add_generation_prompt: bool = True) -> str:
@@ -226,7 +233,22 @@ class Tokenizer:
     def _chat_template(self) -> ChatTemplate | None:
         return self._load_chat_template()
 
-    def _render(self, messages: object, add_generation_prompt: bool) -> str:
+    @property
+    def chat_template_source(self) -> str | None:
+        """The text of the chat template, None where there is none."""
+        return self._chat_template.source if self._chat_template is not None else None
+
+    @property
+    def chat_template_takes_tools(self) -> bool:
+        """Whether the chat template says anything of tools."""
+        return self._chat_template is not None and self._chat_template.takes_tools
+
+    def _render(
+        self,
+        messages: object,
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, object]] | None = None,
+    ) -> str:
         checked = checked_messages(messages)
         if self._chat_template is None:
             remedy = (
@@ -234,7 +256,10 @@ class Tokenizer:
             )
             raise RequestError("messages", [message["role"] for message in checked], remedy)
         protected = [mapped_text(message, self._special_tokens.protect) for message in checked]
-        return self._chat_template.render(protected, add_generation_prompt=add_generation_prompt)
+        known = [mapped_text(dict(tool), self._special_tokens.protect) for tool in tools or ()]
+        return self._chat_template.render(
+            protected, add_generation_prompt=add_generation_prompt, tools=known or None
+        )
 
     def _encode_parts(self, parts: Sequence[str | int]) -> list[int]:
         token_ids: list[int] = []

@@ -1,0 +1,152 @@
+"""Tools over HTTP with the openai client: required, named and none; streams join to the whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import openai
+import pytest
+from tests.server.conftest import Served, serve
+
+from ridgeline.async_llm import AsyncLLM
+from ridgeline.config.server import ServerConfig
+
+ADD: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "a": {"type": "integer", "minimum": 0, "maximum": 9},
+        "b": {"type": "integer", "minimum": 0, "maximum": 9},
+        "note": {"const": '"} {"'},
+    },
+    "required": ["a", "b", "note"],
+    "additionalProperties": False,
+}
+TOOLS: Any = [
+    {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": ADD}},
+    {"type": "function", "function": {"name": "ping"}},
+]
+MESSAGES: Any = [{"role": "user", "content": "go"}]
+
+
+TEMPLATE = "{% if tools %}T{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}"
+
+
+@pytest.fixture(scope="module")
+def tool_server(tiny_model: Path) -> Iterator[Served]:
+    """The random model under a template that takes tools and spends few of its 256 tokens on them."""
+    llm = AsyncLLM(str(tiny_model), num_threads=1, chat_template=TEMPLATE)
+    yield from serve(llm, ServerConfig())
+
+
+def asked(tool_server: Served, **fields: Any) -> dict[str, Any]:
+    named = {"type": "function", "function": {"name": "add"}}
+    return {
+        "model": tool_server.state.served_model_names[0],
+        "messages": MESSAGES,
+        "tools": TOOLS[:1],
+        "tool_choice": named,
+        "temperature": 2,
+        "seed": 5,
+        "max_completion_tokens": 120,
+        "parallel_tool_calls": False,
+        **fields,
+    }
+
+
+def streamed(tool_server: Served, **fields: Any) -> tuple[str, list[list[str]], str | None]:
+    """Content, [name, arguments] of each call, finish reason."""
+    content, calls, reason = "", list[list[str]](), None
+    for chunk in tool_server.client.chat.completions.create(**asked(tool_server, **fields), stream=True):
+        (choice,) = chunk.choices
+        content += choice.delta.content or ""
+        for call in choice.delta.tool_calls or []:
+            assert call.function is not None
+            if call.function.name is not None:
+                assert call.id
+                assert call.index == len(calls)
+                calls.append([call.function.name, ""])
+            calls[call.index][1] += call.function.arguments or ""
+        reason = choice.finish_reason or reason
+    return content, calls, reason
+
+
+def test_a_named_tool_is_called_streamed_as_whole(tool_server: Served) -> None:
+    choice = tool_server.client.chat.completions.create(**asked(tool_server)).choices[0]
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content is None
+    (call,) = choice.message.tool_calls or []
+    assert (call.type, call.function.name) == ("function", "add")
+    jsonschema.validate(json.loads(call.function.arguments), ADD)
+    assert streamed(tool_server) == ("", [["add", call.function.arguments]], "tool_calls")
+    tool_server.assert_idle()
+
+
+def test_a_tool_without_parameters_gets_an_empty_object(tool_server: Served) -> None:
+    fields = {"tools": TOOLS[1:], "tool_choice": "required"}
+    assert streamed(tool_server, **fields) == ("", [["ping", "{}"]], "tool_calls")
+
+
+def test_parallel_calls_are_told_apart(tool_server: Served) -> None:
+    for seed in range(30):
+        fields = {"tools": TOOLS[1:], "tool_choice": "required", "parallel_tool_calls": True, "seed": seed}
+        _, calls, reason = streamed(tool_server, max_completion_tokens=220, **fields)
+        if len(calls) > 1 and reason == "tool_calls":
+            assert calls == [["ping", "{}"]] * len(calls)
+            whole = tool_server.client.chat.completions.create(
+                **asked(tool_server, max_completion_tokens=220, **fields)
+            ).choices[0]
+            ids = [call.id for call in whole.message.tool_calls or []]
+            assert len(set(ids)) == len(calls)
+            return
+    raise AssertionError("no seed gave two calls")
+
+
+def test_a_cut_call_says_length_and_stays_as_it_is(tool_server: Served) -> None:
+    whole = streamed(tool_server)[1][0][1]
+    for limit in range(30, 60):
+        _, calls, reason = streamed(tool_server, max_completion_tokens=limit)
+        if reason == "length" and calls:
+            assert whole.startswith(calls[0][1])
+            return
+    raise AssertionError("no limit cut the call")
+
+
+def test_none_calls_nothing(tool_server: Served) -> None:
+    choice = tool_server.client.chat.completions.create(
+        **asked(tool_server, tool_choice="none", max_completion_tokens=8)
+    ).choices[0]
+    assert choice.message.tool_calls is None
+    assert isinstance(choice.message.content, str)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
+        ({"tool_choice": "always"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "mul"}}}, "tool_choice"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "add", "parameters": {"not": {}}}}]},
+            "tools[0].function.parameters",
+        ),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        (
+            {
+                "messages": [
+                    {"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": "{"}}]}
+                ]
+            },
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+    ],
+)
+def test_a_refusal_names_the_field(tool_server: Served, fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        tool_server.client.chat.completions.create(**asked(tool_server, **fields))
+    assert isinstance(caught.value.body, dict)
+    assert caught.value.body["param"] == param
+    tool_server.assert_idle()
