@@ -36,12 +36,15 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, call: Call, form: StreamForm, headers: dict[str, str]) -> None:
+    def __init__(
+        self, call: Call, form: StreamForm, headers: dict[str, str], *, end_mark: bytes = DONE
+    ) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
         # The base class counts its empty body.
         del self.headers["content-length"]
         self._call = call
         self._form = form
+        self._end_mark = end_mark
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Write until the call ends."""
@@ -60,9 +63,9 @@ class EventStream(Response):
             while deltas := await self._call.take():
                 await _send_body(send, chunk + b"".join(map(form.events, deltas)))
                 chunk = b""
-            chunk += form.last_events() + DONE
+            chunk += form.last_events() + self._end_mark
         except RidgelineError as error:
-            chunk += event_of(error) + DONE
+            chunk += event_of(error) + self._end_mark
         await _send_body(send, chunk)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -28,13 +28,17 @@ from ridgeline.server.chat import CHAT_EXAMPLE, ChatForm, ChatRequest
 from ridgeline.server.completions import COMPLETION_EXAMPLE, CompletionForm, CompletionRequest
 from ridgeline.server.deadlines import HEADER, request_timeout_s
 from ridgeline.server.errors import UnknownModelError, response_of
-from ridgeline.server.event_stream import EventStream, StreamForm
+from ridgeline.server.event_stream import DONE, EventStream, StreamForm
 from ridgeline.server.json_body import Body, parse_body, warning_headers
-from ridgeline.server.output_form import renamed
+from ridgeline.server.response_form import ResponseForm
+from ridgeline.server.responses import RESPONSES_EXAMPLE, ResponsesRequest
 from ridgeline.server.sampling_fields import check_stream_options
 from ridgeline.server.state import ServerState
 
 _LARGE_BODY_BYTES = 16_384
+
+
+Fields = CompletionRequest | ChatRequest | ResponsesRequest
 
 
 class Form(StreamForm, Protocol):
@@ -50,20 +54,22 @@ class Endpoint:
     """What one generating endpoint does its own way."""
 
     path: str
-    kind: type[CompletionRequest] | type[ChatRequest]
+    kind: type[CompletionRequest] | type[ChatRequest] | type[ResponsesRequest]
     id_prefix: str
     form: Callable[[Any, tuple[str, str], Sequence[Submission], AsyncLLM], Form]
     example: dict[str, Any]
+    end_mark: bytes = DONE
 
 
 ENDPOINTS = (
     Endpoint("/v1/completions", CompletionRequest, "cmpl", CompletionForm, COMPLETION_EXAMPLE),
     Endpoint("/v1/chat/completions", ChatRequest, "chatcmpl", ChatForm, CHAT_EXAMPLE),
+    Endpoint("/v1/responses", ResponsesRequest, "resp", ResponseForm, RESPONSES_EXAMPLE, end_mark=b""),
 )
 
 
 def generation_router(state: ServerState) -> APIRouter:
-    """Both generating endpoints."""
+    """All generating endpoints."""
     router = APIRouter(tags=["generation"])
     for endpoint in ENDPOINTS:
         router.add_api_route(
@@ -95,7 +101,7 @@ def _handler(state: ServerState, endpoint: Endpoint) -> Callable[[Request], Any]
 async def _answer(
     request: Request, state: ServerState, endpoint: Endpoint, body: Body, arrived_at_s: float
 ) -> Response:
-    fields: CompletionRequest | ChatRequest = body.fields
+    fields: Fields = body.fields
     llm = loaded_llm(state)
     model = served_model(state, fields.model)
     check_stream_options(fields)
@@ -119,9 +125,9 @@ async def _answer(
             return Response(content, media_type="application/json", headers=headers)
         await call.start(submissions)
         is_handed_on = True
-        return EventStream(call, form, headers)
+        return EventStream(call, form, headers, end_mark=endpoint.end_mark)
     except RequestError as error:
-        return response_of(renamed(error, fields.response_format))
+        return response_of(fields.renamed(error))
     except RidgelineError as error:
         return response_of(error)
     finally:
@@ -130,7 +136,7 @@ async def _answer(
 
 
 def _submissions(
-    fields: CompletionRequest | ChatRequest,
+    fields: Fields,
     prompts: Sequence[ParsedPrompt],
     params: SamplingParams,
     request_id: str,

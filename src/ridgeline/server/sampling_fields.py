@@ -8,7 +8,7 @@ import msgspec
 
 from ridgeline.errors import RequestError
 from ridgeline.sampling_params import SamplingParams
-from ridgeline.server.output_form import output_form
+from ridgeline.server.output_form import output_form, renamed
 
 _PLAIN = (
     *("n", "temperature", "top_p", "top_k", "min_p", "seed", "logit_bias"),
@@ -55,6 +55,10 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     timeout: float | None = None
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
+
+    def renamed(self, error: RequestError) -> RequestError:
+        """The error under the name of the field that the caller wrote."""
+        return renamed(error, self.response_format)
 
 
 def sampling_params(
