@@ -27,9 +27,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
 
-from ridgeline.bench.calibrate import default_shape, stored_or_short
+from ridgeline.bench.calibrate import LONG_PLAN, calibrate, default_shape, keep
 from ridgeline.config.env import home_dir
 from ridgeline.config.machine import cpu_limits
+from ridgeline.engine.machine_profile import stored_profile
 from ridgeline.loadgen.benchmark import execute_load, plan_load
 from ridgeline.loadgen.settings import DatasetSettings, TargetSettings, TrafficSettings
 from ridgeline.metrics.client_record import Outcome
@@ -239,6 +240,7 @@ def explanations(ours: ServerRun, theirs: ServerRun, profile: HardwareProfile, l
             f"{run.tpot_s * 1e3:.1f} ms, {run.tpot_s / least_s:.1f} × as long. What is left is prompts of "
             "others in the same steps, kernels below their ceiling, and time between steps."
         )
+    lines += [prefill_reason(run, shape, profile, lengths) for run, shape in runs_with_shapes(ours, theirs)]
     alone = [
         least_step_s(shape, profile, batch=1, context=context) for shape in (default_shape(), float32_shape())
     ]
@@ -264,6 +266,25 @@ def explanations(ours: ServerRun, theirs: ServerRun, profile: HardwareProfile, l
             f"{ours.mean_running:.1f} and {theirs.mean_running:.1f}."
         )
     return lines
+
+
+def runs_with_shapes(ours: ServerRun, theirs: ServerRun) -> list[tuple[ServerRun, ModelShape]]:
+    return [(ours, default_shape()), (theirs, float32_shape())]
+
+
+def prefill_reason(run: ServerRun, shape: ModelShape, profile: HardwareProfile, lengths: Lengths) -> str:
+    """A whole prompt in one step against its roofline; the format's peak at that many tokens is told."""
+    step = StepShape([StepRow(0, lengths.input_len, 1)])
+    least_s = sum(OpBounds(shape, profile).of(step).values())
+    took = f"{run.prefill_s * 1e3:.1f} ms" if run.prefill_s is not None else "an unknown time"
+    times = f", {run.prefill_s / least_s:.1f} × as long" if run.prefill_s is not None else ""
+    name = shape.matrix_types["gate"][0]
+    peak = max(rate for _, rate in profile.matmul_flops_per_s[name]) / 1e9
+    return (
+        f"**prefill, {run.name}**: {lengths.input_len} tokens must take {least_s * 1e3:.1f} ms at our {name} "
+        f"kernel's peak of {peak:.0f} GFLOP/s; it took {took}{times}, with other requests' decodes in the "
+        "same steps."
+    )
 
 
 def markdown(ours: ServerRun, theirs: ServerRun, why: Sequence[str], lengths: Lengths) -> str:
@@ -397,6 +418,15 @@ def run_both(arguments: argparse.Namespace, lengths: Lengths) -> tuple[ServerRun
     return runs[0], runs[1]
 
 
+def measured_profile(num_threads: int) -> HardwareProfile:
+    """The stored one where it knows float32, which the short calibration does not measure."""
+    profile = stored_profile(home_dir(), num_threads)
+    if profile is None or "F32" not in profile.matmul_flops_per_s:
+        profile = calibrate(default_shape(), num_threads, LONG_PLAN)
+        keep(home_dir(), profile)
+    return profile
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--peers", type=Path, default=Path(".peers"))
@@ -411,7 +441,7 @@ def main() -> None:
     arguments = parser.parse_args()
     lengths = Lengths(arguments.num_prompts, arguments.input_len, arguments.output_len, arguments.rate)
     Path("build").mkdir(exist_ok=True)
-    profile = stored_or_short(home_dir(), cpu_limits().num_threads, report=print)
+    profile = measured_profile(cpu_limits().num_threads)
     ours, theirs = run_both(arguments, lengths)
     text = markdown(ours, theirs, explanations(ours, theirs, profile, lengths), lengths)
     print(text)

@@ -56,7 +56,9 @@ def test_time_outside_the_engine_is_what_no_phase_accounts_for() -> None:
 
 def test_the_page_has_every_step_of_both_and_reasons_in_numbers() -> None:
     theirs = replace(RUN, name="vLLM", tpot_s=0.05, queue_s=None)
-    why = side.explanations(RUN, theirs, PROFILE, LENGTHS)
+    peaks = {**PROFILE.matmul_flops_per_s, "F32": ((1, 1e9), (8, 1e9))}
+    profile = replace(PROFILE, matmul_flops_per_s=peaks)
+    why = side.explanations(RUN, theirs, profile, LENGTHS)
     page = side.markdown(RUN, theirs, why, LENGTHS)
     for words in (
         "| queue | 10.0 ms | – | – |",
@@ -65,12 +67,14 @@ def test_the_page_has_every_step_of_both_and_reasons_in_numbers() -> None:
     ):
         assert words in page
     least = [
-        side.least_step_s(shape, PROFILE, batch=1, context=144)
+        side.least_step_s(shape, profile, batch=1, context=144)
         for shape in (side.default_shape(), side.float32_shape())
     ]
     assert least[1] > least[0]
     assert f"make a step {least[1] / least[0]:.1f} × as long" in page
     assert "measured tokens are 5.0 × as long" in page
+    assert "**prefill, vLLM**: 128 tokens must take" in page
+    assert "it took 100.0 ms" in page
 
 
 def test_a_server_that_does_not_start_ends_the_run_with_its_own_words(tmp_path: Path) -> None:
