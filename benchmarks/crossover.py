@@ -4,7 +4,7 @@
 
 Computed: the batch at which the products' FLOPs at the kernels' peak for that many tokens take as long as
 their weights at memory bandwidth. Found: products of one sequence take their memory time; those of many
-sequences grow by their compute time each. The two lines cross at T(1) ÷ (seconds a sequence of large batches).
+sequences grow by their compute time each. The lines cross at T(1) ÷ (seconds a sequence of large batches).
 Exits 1 when they differ by more than 25 % and more than one sequence.
 """
 
