@@ -46,6 +46,8 @@ bench: model
 	mkdir -p build
 	$(BIN)/ridgeline bench engine --json build/bench.json \
 	  $(if $(PEERS),--peers $(PEERS) --markdown benchmarks/RESULTS.md)
+	$(BIN)/python -m benchmarks.server_overhead --json build/server_overhead.json
+	$(BIN)/python -m benchmarks.soak --requests 2000 --json build/soak.json
 
 # The kernel tests on a native module built with sanitizers. It lies in a copy of the package that comes before
 # the installed one: the interpreter that made the environment reads its packages, but not its import hooks.
