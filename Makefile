@@ -42,7 +42,7 @@ golden: $(VENV)/.tools model
 	$(BIN)/python -m pytest -m golden
 
 # PEERS=DIR, a directory with venv-llama and venv-hf, measures these engines too and renews the page of results.
-bench: model
+bench: model $(VENV)/.bench
 	mkdir -p build
 	$(BIN)/ridgeline bench engine --json build/bench.json \
 	  $(if $(PEERS),--peers $(PEERS) --markdown benchmarks/RESULTS.md)
@@ -103,6 +103,10 @@ $(VENV)/.built: $(VENV)/.build-tools pyproject.toml $(NATIVE_SOURCES)
 
 $(VENV)/.tools: $(VENV)/.built
 	$(PIP) install -q -c constraints.txt --no-build-isolation -e ".[dev]"
+	touch $@
+
+$(VENV)/.bench: $(VENV)/.built
+	$(PIP) install -q -c constraints.txt --no-build-isolation -e ".[bench]"
 	touch $@
 
 $(VENV)/.book: $(VENV)/.built
