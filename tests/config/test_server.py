@@ -33,6 +33,7 @@ from ridgeline.errors import ConfigError
         ("metrics_prefixes", ()),
         ("metrics_prefixes", ("a b",)),
         ("log_format", "xml"),
+        ("tool_call_parser", "mistral"),
     ],
 )
 def test_a_wrong_setting_is_named(field: str, value: object) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import jsonschema
 import openai
 import pytest
-from tests.server.conftest import Served, serve
+from tests.server.conftest import NewServer, Served, serve
 
 from ridgeline.async_llm import AsyncLLM
 from ridgeline.config.server import ServerConfig
@@ -88,6 +90,33 @@ def test_a_named_tool_is_called_streamed_as_whole(tool_server: Served) -> None:
 def test_a_tool_without_parameters_gets_an_empty_object(tool_server: Served) -> None:
     fields = {"tools": TOOLS[1:], "tool_choice": "required"}
     assert streamed(tool_server, **fields) == ("", [["ping", "{}"]], "tool_calls")
+
+
+@pytest.mark.parametrize(
+    ("name", "begin"),
+    [
+        ("hermes", '<tool_call>\n{"name": "add", "arguments": '),
+        ("llama3_json", '{"name": "add", "parameters": '),
+        ("json", '{"name": "add", "arguments": '),
+    ],
+)
+def test_the_format_is_the_one_that_the_operator_names(new_server: NewServer, name: str, begin: str) -> None:
+    server = new_server(ServerConfig(tool_call_parser=name), chat_template=TEMPLATE)
+    fields = asked(server, extra_body={"return_token_ids": True})
+    choice = server.client.chat.completions.create(**fields).choices[0]
+    (call,) = choice.message.tool_calls or []
+    jsonschema.validate(json.loads(call.function.arguments), ADD)
+    token_ids = choice.model_extra["token_ids"] if choice.model_extra else []
+    assert server.llm.tokenizer.decode(token_ids).startswith(begin)
+
+
+def test_an_unknown_parser_is_refused_in_one_line(tiny_model: Path) -> None:
+    command = [sys.executable, "-m", "ridgeline", "serve", str(tiny_model), "--tool-call-parser", "mistral"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    (line,) = ended.stderr.splitlines()
+    assert "tool_call_parser='mistral'" in line
+    assert "auto, hermes, llama3_json, json" in line
 
 
 def test_parallel_calls_are_told_apart(tool_server: Served) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ridgeline.errors import ConfigError
-from ridgeline.tools.formats import TOOL_FORMATS, detect_format, find_format
+from ridgeline.config.server import TOOL_CALL_PARSERS
+from ridgeline.tools.formats import TOOL_FORMATS, detect_format
 from ridgeline.tools.parser import ToolCallParser
 
 TOOLS = ("add", "ping")
@@ -188,6 +188,7 @@ def test_the_format_is_that_of_the_template_or_the_family() -> None:
     assert detect_format(None, "SmolLM2-135M-Instruct").name == "hermes"
     assert detect_format("{{ messages }}", "Llama-3.2-1B").name == "llama3_json"
     assert detect_format(None, "other").name == "json"
-    assert find_format("json") is TOOL_FORMATS["json"]
-    with pytest.raises(ConfigError, match="hermes, llama3_json, json"):
-        find_format("mistral")
+
+
+def test_the_option_offers_the_whole_table() -> None:
+    assert ("auto", *TOOL_FORMATS) == TOOL_CALL_PARSERS

@@ -55,6 +55,8 @@ class ServerOptions:
     """How long running requests may go on after SIGTERM."""
     metrics_prefix: str = "ridgeline"
     """Prefixes of the metrics' names, separated by commas: vllm serves vLLM's dashboards."""
+    tool_call_parser: str = "auto"
+    """How the model writes tool calls: hermes, llama3_json, json, or auto, which goes by its template."""
     log_format: str = "text"
     """text or json: one line a request."""
     log_bodies: Annotated[bool, Flag] = False
@@ -82,6 +84,7 @@ class ServerOptions:
             max_request_timeout_s=self.max_request_timeout_s,
             drain_timeout_s=self.drain_timeout_s,
             metrics_prefixes=tuple(name.strip() for name in self.metrics_prefix.split(",")),
+            tool_call_parser=self.tool_call_parser,
             log_format=self.log_format,
             log_bodies=self.log_bodies,
         )

@@ -10,6 +10,8 @@ from ridgeline.errors import ConfigError
 
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 LOG_FORMATS = ("text", "json")
+TOOL_CALL_PARSERS = ("auto", "hermes", "llama3_json", "json")
+"""Those of the table in tools/formats, and the choice by template and family."""
 _DURATIONS = ("body_timeout_s", "stalled_client_timeout_s", "max_request_timeout_s", "drain_timeout_s")
 _KEY = re.compile(r"[\x21-\x7e]+")
 _METRICS_PREFIX = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
@@ -53,6 +55,8 @@ class ServerConfig:
     """How long running requests may go on after SIGTERM; then they end with finish reason timeout."""
     metrics_prefixes: tuple[str, ...] = ("ridgeline",)
     """Prefixes of the metrics' names; each metric is exposed under all of them."""
+    tool_call_parser: str = "auto"
+    """How the model writes tool calls: auto goes by its template, then by its family."""
     log_format: str = "text"
     """text or json: one line a request, and one a message."""
     log_bodies: bool = False
@@ -75,6 +79,7 @@ class ServerConfig:
             if self.request_timeout_s > self.max_request_timeout_s:
                 remedy = f"must be ≤ max_request_timeout_s ({self.max_request_timeout_s:g})"
                 raise ConfigError("request_timeout_s", self.request_timeout_s, remedy)
+        check_one_of("tool_call_parser", self.tool_call_parser, TOOL_CALL_PARSERS)
         check_one_of("log_format", self.log_format, LOG_FORMATS)
 
     @property

@@ -8,20 +8,21 @@ from typing import Any
 
 import msgspec
 
-from ridgeline.async_llm import AsyncLLM
 from ridgeline.engine.async_engine import Submission
 from ridgeline.engine.clock import wall_time_s
 from ridgeline.engine.input_processor import ParsedPrompt
 from ridgeline.errors import RequestError
 from ridgeline.outputs import CompletionOutput, RequestOutput
 from ridgeline.sampling_params import SamplingParams
+from ridgeline.server.call import loaded_llm
 from ridgeline.server.chunk_writer import ChunkWriter
 from ridgeline.server.logprobs_form import chat_logprobs, prompt_logprobs_document
 from ridgeline.server.sampling_fields import SamplingFields, sampling_params
+from ridgeline.server.state import ServerState
 from ridgeline.server.tool_answers import ToolAnswers
 from ridgeline.server.usage import Usage
 from ridgeline.tools.definitions import ToolChoice, parse_tool_choice
-from ridgeline.tools.formats import ToolFormat, detect_format
+from ridgeline.tools.formats import TOOL_FORMATS, ToolFormat, detect_format
 from ridgeline.tools.forms import tool_call_form
 from ridgeline.tools.prompting import for_plain_template, for_tool_template
 
@@ -63,7 +64,7 @@ class ChatRequest(SamplingFields, kw_only=True):
         """
         return parse_tool_choice(self.tools, self.tool_choice, self.parallel_tool_calls)
 
-    def params(self, llm: AsyncLLM) -> SamplingParams:
+    def params(self, state: ServerState) -> SamplingParams:
         """The sampling parameters; without a limit the answer may fill the context.
 
         Raises:
@@ -73,7 +74,7 @@ class ChatRequest(SamplingFields, kw_only=True):
         logprobs = (self.top_logprobs or 0) if self.logprobs else None
         params = sampling_params(self, max_tokens=limit, logprobs=logprobs)
         choice = self.choice()
-        form = tool_call_form(choice, tool_format_of(llm)) if choice.callable_tools else None
+        form = tool_call_form(choice, tool_format_of(state)) if choice.callable_tools else None
         if form is None:
             return params
         if params.structured_outputs is not None:
@@ -81,15 +82,16 @@ class ChatRequest(SamplingFields, kw_only=True):
             raise RequestError("response_format", self.response_format, remedy)
         return replace(params, structured_outputs=form)
 
-    def parse(self, llm: AsyncLLM) -> list[ParsedPrompt]:
+    def parse(self, state: ServerState) -> list[ParsedPrompt]:
         """Render and tokenise the conversation; runs in a text thread."""
-        choice, tokenizer = self.choice(), llm.tokenizer
+        choice, llm = self.choice(), loaded_llm(state)
+        tokenizer = llm.tokenizer
         if tokenizer.chat_template_takes_tools:
             messages = for_tool_template(self.messages)
             tools = [tool.as_openai() for tool in choice.callable_tools]
         else:
             messages, tools = (
-                for_plain_template(self.messages, choice.callable_tools, tool_format_of(llm)),
+                for_plain_template(self.messages, choice.callable_tools, tool_format_of(state)),
                 [],
             )
         token_ids = tokenizer.apply_chat_template(
@@ -101,8 +103,11 @@ class ChatRequest(SamplingFields, kw_only=True):
             raise RequestError("messages", error.value, error.remedy) from None
 
 
-def tool_format_of(llm: AsyncLLM) -> ToolFormat:
-    """How the model writes calls."""
+def tool_format_of(state: ServerState) -> ToolFormat:
+    """How the model writes calls: as the operator says, else by its template and family."""
+    if state.config.tool_call_parser != "auto":
+        return TOOL_FORMATS[state.config.tool_call_parser]
+    llm = loaded_llm(state)
     return detect_format(llm.tokenizer.chat_template_source, llm.model_name)
 
 
@@ -113,12 +118,16 @@ class ChatForm:
     """
 
     def __init__(
-        self, fields: ChatRequest, name: tuple[str, str], submissions: Sequence[Submission], llm: AsyncLLM
+        self,
+        fields: ChatRequest,
+        name: tuple[str, str],
+        submissions: Sequence[Submission],
+        state: ServerState,
     ) -> None:
         self._fields = fields
-        self._tokenizer = llm.tokenizer
+        self._tokenizer = loaded_llm(state).tokenizer
         choice = fields.choice()
-        self._tools = ToolAnswers(choice, tool_format_of(llm)) if choice.callable_tools else None
+        self._tools = ToolAnswers(choice, tool_format_of(state)) if choice.callable_tools else None
         self._prompt_token_ids = submissions[0].prompt.token_ids
         self._head: dict[str, object] = {
             "id": name[0],

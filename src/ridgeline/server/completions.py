@@ -8,16 +8,17 @@ from typing import Any
 
 import msgspec
 
-from ridgeline.async_llm import AsyncLLM
 from ridgeline.engine.async_engine import Submission
 from ridgeline.engine.clock import wall_time_s
 from ridgeline.engine.input_processor import ParsedPrompt, as_prompt_list
 from ridgeline.errors import RequestError
 from ridgeline.outputs import CompletionOutput, LogprobsAtPosition, RequestOutput
 from ridgeline.sampling_params import SamplingParams
+from ridgeline.server.call import loaded_llm
 from ridgeline.server.chunk_writer import ChunkWriter
 from ridgeline.server.logprobs_form import completion_logprobs, prompt_logprobs_document
 from ridgeline.server.sampling_fields import SamplingFields, sampling_params
+from ridgeline.server.state import ServerState
 from ridgeline.server.usage import Usage
 
 DEFAULT_MAX_TOKENS = 16
@@ -48,7 +49,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise RequestError("best_of", self.best_of, "is not supported; ask for n answers and choose")
 
-    def params(self, _: AsyncLLM) -> SamplingParams:
+    def params(self, _: ServerState) -> SamplingParams:
         """The sampling parameters; an echo with logprobs needs those of the prompt."""
         max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
         params = sampling_params(self, max_tokens=max_tokens, logprobs=self.logprobs)
@@ -56,9 +57,9 @@ class CompletionRequest(SamplingFields, kw_only=True):
             params = replace(params, prompt_logprobs=self.logprobs)
         return params
 
-    def parse(self, llm: AsyncLLM) -> list[ParsedPrompt]:
+    def parse(self, state: ServerState) -> list[ParsedPrompt]:
         """Tokenise the prompts; runs in a text thread."""
-        return llm.parts.input_processor.parse_prompts(as_prompt_list(self.prompt))
+        return loaded_llm(state).parts.input_processor.parse_prompts(as_prompt_list(self.prompt))
 
 
 class CompletionForm:
@@ -72,10 +73,10 @@ class CompletionForm:
         fields: CompletionRequest,
         name: tuple[str, str],
         submissions: Sequence[Submission],
-        llm: AsyncLLM,
+        state: ServerState,
     ) -> None:
         self._fields = fields
-        self._tokenizer = llm.tokenizer
+        self._tokenizer = loaded_llm(state).tokenizer
         self._head: dict[str, object] = {
             "id": name[0],
             "object": "text_completion",

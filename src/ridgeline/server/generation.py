@@ -10,7 +10,7 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from ridgeline.async_llm import AsyncLLM, new_request_id
+from ridgeline.async_llm import new_request_id
 from ridgeline.engine.async_engine import Submission
 from ridgeline.engine.input_processor import ParsedPrompt
 from ridgeline.errors import RequestError, RidgelineError
@@ -56,7 +56,7 @@ class Endpoint:
     path: str
     kind: type[CompletionRequest] | type[ChatRequest] | type[ResponsesRequest]
     id_prefix: str
-    form: Callable[[Any, tuple[str, str], Sequence[Submission], AsyncLLM], Form]
+    form: Callable[[Any, tuple[str, str], Sequence[Submission], ServerState], Form]
     example: dict[str, Any]
     end_mark: bytes = DONE
 
@@ -106,19 +106,19 @@ async def _answer(
     model = served_model(state, fields.model)
     check_stream_options(fields)
     fields.check()
-    params = fields.params(llm)
+    params = fields.params(state)
     timeout_s = request_timeout_s(request.headers.get(HEADER), fields.timeout, state.config)
     deadline_at_s = arrived_at_s + timeout_s if timeout_s is not None else None
     call = Call(state, params.n * fields.num_prompts, facts_of(request))
     is_handed_on = False
     try:
-        prompts = await llm.in_text_thread(fields.parse, llm)
+        prompts = await llm.in_text_thread(fields.parse, state)
         if params.structured_outputs is not None:
             # Compiled here, where it holds up nobody, and found again when the request is opened.
             await llm.in_text_thread(llm.parts.input_processor.check_request, prompts[0], params)
         request_id = new_request_id(endpoint.id_prefix)
         submissions = _submissions(fields, prompts, params, request_id, (arrived_at_s, deadline_at_s))
-        form = endpoint.form(fields, (request_id, model), submissions, llm)
+        form = endpoint.form(fields, (request_id, model), submissions, state)
         headers = warning_headers(body.unknown)
         if not fields.stream:
             content = form.whole(await call.whole(submissions))

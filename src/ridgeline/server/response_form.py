@@ -8,12 +8,12 @@ from uuid import uuid4
 
 import msgspec
 
-from ridgeline.async_llm import AsyncLLM
 from ridgeline.engine.async_engine import Submission
 from ridgeline.engine.clock import wall_time_s
 from ridgeline.outputs import CompletionOutput, FinishReason, RequestOutput
 from ridgeline.server.chat import tool_format_of
 from ridgeline.server.responses import ResponsesRequest
+from ridgeline.server.state import ServerState
 from ridgeline.server.tool_answers import ToolAnswers
 from ridgeline.server.usage import Usage
 
@@ -29,12 +29,12 @@ class ResponseForm:
         fields: ResponsesRequest,
         name: tuple[str, str],
         submissions: Sequence[Submission],
-        llm: AsyncLLM,
+        state: ServerState,
     ) -> None:
         del submissions
         chat = fields.as_chat()
         choice = chat.choice()
-        self._tools = ToolAnswers(choice, tool_format_of(llm)) if choice.callable_tools else None
+        self._tools = ToolAnswers(choice, tool_format_of(state)) if choice.callable_tools else None
         self._usage = Usage()
         self._items: list[Document] = []
         self._finish_reason: FinishReason | None = None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ridgeline.async_llm import AsyncLLM
 from ridgeline.engine.input_processor import ParsedPrompt
 from ridgeline.errors import RequestError
 from ridgeline.sampling_params import SamplingParams
 from ridgeline.server.chat import ChatRequest
 from ridgeline.server.output_form import renamed
 from ridgeline.server.sampling_fields import SamplingFields
+from ridgeline.server.state import ServerState
 
 _STATEFUL = ("previous_response_id", "conversation", "prompt", "background", "store")
 _TEXT_PARTS = ("input_text", "output_text", "text")
@@ -68,7 +68,7 @@ class ResponsesRequest(SamplingFields, kw_only=True):
             parallel_tool_calls=self.parallel_tool_calls,
         )
 
-    def params(self, llm: AsyncLLM) -> SamplingParams:
+    def params(self, state: ServerState) -> SamplingParams:
         """As those of chat completions.
 
         Raises:
@@ -77,13 +77,13 @@ class ResponsesRequest(SamplingFields, kw_only=True):
         if self.n not in (None, 1):
             raise RequestError("n", self.n, "a response has one choice")
         try:
-            return self.as_chat().params(llm)
+            return self.as_chat().params(state)
         except RequestError as error:
             raise self.renamed(error) from None
 
-    def parse(self, llm: AsyncLLM) -> list[ParsedPrompt]:
+    def parse(self, state: ServerState) -> list[ParsedPrompt]:
         """Render and tokenise the conversation; runs in a text thread."""
-        return self.as_chat().parse(llm)
+        return self.as_chat().parse(state)
 
     def renamed(self, error: RequestError) -> RequestError:
         """The error under the name of the field that the caller wrote."""

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ridgeline.errors import ConfigError
-
 
 @dataclass(frozen=True, kw_only=True)
 class ToolFormat:
@@ -61,18 +59,6 @@ _SIGNS = (("<tool_call>", "hermes"), ("<|python_tag|>", "llama3_json"), ('"param
 """What a chat template that knows of tools holds → the format it teaches."""
 _FAMILIES = (("hermes", "hermes"), ("qwen", "hermes"), ("smollm", "hermes"), ("llama-3", "llama3_json"))
 """Part of a model's name, in lower case → the format it was trained on."""
-
-
-def find_format(name: str) -> ToolFormat:
-    """The format of that name.
-
-    Raises:
-        ConfigError: there is none; names the known ones.
-    """
-    if name not in TOOL_FORMATS:
-        known = ", ".join(TOOL_FORMATS)
-        raise ConfigError("tool_call_parser", name, f"is unknown; choose one of: {known}")
-    return TOOL_FORMATS[name]
 
 
 def detect_format(chat_template: str | None, model_name: str) -> ToolFormat:
