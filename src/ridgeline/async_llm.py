@@ -19,7 +19,7 @@ from ridgeline.engine.async_engine import AsyncEngine, Submission
 from ridgeline.engine.clock import Clock, MonotonicClock
 from ridgeline.engine.delta_stream import DeltaStream
 from ridgeline.engine.engine import EngineStats, EventListener
-from ridgeline.engine.input_processor import Prompt
+from ridgeline.engine.input_processor import ParsedPrompt, Prompt
 from ridgeline.errors import ConfigError
 from ridgeline.outputs import FinishReason, RequestOutput
 from ridgeline.sampling_params import SamplingParams
@@ -102,13 +102,13 @@ class AsyncLLM:
             RequestError: the request can't be served.
             EngineError: our own fault.
         """
-        arrived_at_s = self.clock.now()
-        parsed = await self.in_text_thread(self.parts.input_processor.parse_prompt, prompt)
+        arrived_at_s, params = self.clock.now(), params or SamplingParams()
+        parsed = await self.in_text_thread(self._parse, prompt, params)
         parsed = replace(parsed, cache_salt=cache_salt or parsed.cache_salt, priority=priority)
         submission = Submission(
             request_id or new_request_id("req"),
             parsed,
-            params or SamplingParams(),
+            params,
             arrived_at_s,
             arrived_at_s + deadline_s if deadline_s is not None else None,
         )
@@ -143,6 +143,12 @@ class AsyncLLM:
         for submission in submissions:
             self.parts.input_processor.check_request(submission.prompt, submission.params)
         return self.engine.open(submissions)
+
+    def _parse(self, prompt: Prompt, params: SamplingParams) -> ParsedPrompt:
+        """Tokenise, and compile the grammar, which is found again when the request is opened."""
+        parsed = self.parts.input_processor.parse_prompt(prompt)
+        self.parts.input_processor.check_request(parsed, params)
+        return parsed
 
     async def deltas(self, submissions: Sequence[Submission]) -> AsyncGenerator[RequestOutput, None]:
         """Deltas of requests that are read together; leaving early aborts them."""

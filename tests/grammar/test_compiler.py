@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -58,6 +59,31 @@ def test_many_threads_get_one_grammar(tokenizer: Tokenizer) -> None:
     with ThreadPoolExecutor(8) as pool:
         grammars = list(pool.map(lambda _: compiler.compile(StructuredOutputs(json=True)), range(16)))
     assert len({id(grammar) for grammar in grammars}) == 1
+
+
+def test_what_is_known_is_found_while_another_thread_compiles(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = GrammarCompiler(tokenizer)
+    known = compiler.compile(StructuredOutputs(json=True))
+    compiling, may_end, compiled = threading.Event(), threading.Event(), compiler._compiled
+
+    def slowly(form: object) -> object:
+        compiling.set()
+        assert may_end.wait(60)
+        return compiled(form)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(compiler, "_compiled", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        slow = pool.submit(compiler.compile, StructuredOutputs(regex="a"))
+        assert compiling.wait(60)
+        found = pool.submit(compiler.compile, StructuredOutputs(json=True))
+        try:
+            assert found.result(60) is known
+            assert not slow.done()
+        finally:
+            may_end.set()
+        assert compiler.compile(StructuredOutputs(regex="a")) is slow.result()
 
 
 def test_a_model_without_an_end_token_is_refused(tiny_model: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -12,8 +13,11 @@ from ridgeline.async_llm import AsyncLLM
 from ridgeline.core.step import ModelRunnerOutput, SchedulerOutput
 from ridgeline.engine.delta_stream import MAX_PENDING_DELTAS
 from ridgeline.errors import ConfigError, EngineError, RequestError
+from ridgeline.grammar.compiler import GrammarCompiler
+from ridgeline.grammar.matcher import CompiledGrammar
 from ridgeline.outputs import CompletionOutput, FinishReason, RequestOutput
 from ridgeline.sampling_params import SamplingParams
+from ridgeline.structured_outputs import StructuredOutputs
 
 LONG = SamplingParams(max_tokens=200, ignore_eos=True, temperature=0)
 
@@ -169,6 +173,27 @@ def test_bad_requests_are_refused_before_the_engine(tiny_model: Path) -> None:
             await asyncio.gather(*[joined(llm, [5], LONG, request_id="same") for _ in range(2)])
 
     run(tiny_model, scenario)
+
+
+def test_a_grammar_is_compiled_once_in_a_text_thread(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, compiled = list[str](), GrammarCompiler._compiled
+
+    def watched(compiler: GrammarCompiler, form: StructuredOutputs) -> CompiledGrammar:
+        names.append(threading.current_thread().name)
+        return compiled(compiler, form)
+
+    async def scenario(llm: AsyncLLM) -> None:
+        params = SamplingParams(structured_outputs=StructuredOutputs(choice=["yes"]))
+        assert (await joined(llm, [5, 6], params)).outputs[0].text == "yes"
+        bad = SamplingParams(structured_outputs=StructuredOutputs(regex="("))
+        with pytest.raises(RequestError, match="unclosed group"):
+            await joined(llm, [5, 6], bad)
+
+    monkeypatch.setattr(GrammarCompiler, "_compiled", watched)
+    run(tiny_model, scenario)
+    assert [name.partition("_")[0] for name in names] == ["ridgeline-text"] * 2
 
 
 def test_an_unknown_setting_is_named(tiny_model: Path) -> None:

@@ -31,8 +31,9 @@ Form = StructuredOutputs | ToolCallForm
 class GrammarCompiler:
     """Compiles for one model's vocabulary, and keeps the last `capacity` grammars by their content.
 
-    May be used from several threads; the one that compiles holds up those that want to compile too, and
-    nobody else. llguidance is loaded, and the vocabulary is prepared (some 0.3 s), at the first grammar.
+    May be used from several threads; the one that compiles holds up those that must compile too, and
+    nobody else: what is known is found meanwhile. llguidance is loaded, and the vocabulary is prepared
+    (some 0.3 s), at the first grammar.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, capacity: int = 128) -> None:
@@ -40,6 +41,7 @@ class GrammarCompiler:
         self._capacity = capacity
         self._known: OrderedDict[Form, CompiledGrammar] = OrderedDict()
         self._lock = threading.Lock()
+        self._compile_lock = threading.Lock()
         self._vocabulary: LLTokenizer | None = None
 
     def compile(self, form: Form) -> CompiledGrammar:
@@ -48,11 +50,21 @@ class GrammarCompiler:
         Raises:
             RequestError: it can't be followed: names the keyword and its place, or the place in the text.
         """
+        known = self._found(form)
+        if known is None:
+            with self._compile_lock:
+                known = self._found(form) or self._compiled(form)
+                with self._lock:
+                    self._known[form] = known
+                    if len(self._known) > self._capacity:
+                        self._known.popitem(last=False)
+        return known
+
+    def _found(self, form: Form) -> CompiledGrammar | None:
         with self._lock:
-            known = self._known.pop(form, None) or self._compiled(form)
-            self._known[form] = known
-            if len(self._known) > self._capacity:
-                self._known.popitem(last=False)
+            known = self._known.get(form)
+            if known is not None:
+                self._known.move_to_end(form)
         return known
 
     def _compiled(self, form: Form) -> CompiledGrammar:
