@@ -8,8 +8,10 @@ from typing import Any
 import jsonschema
 import openai
 import pytest
-from tests.server.conftest import Served
-from tests.server.test_tools import ADD, tool_server
+from tests.server.conftest import NewServer, Served
+from tests.server.test_tools import ADD, TEMPLATE, tool_server
+
+from ridgeline.core.step import ModelRunnerOutput, SchedulerOutput
 
 __all__ = ["tool_server"]
 
@@ -106,6 +108,51 @@ def test_a_function_is_called_and_its_result_taken(tool_server: Served) -> None:
     assert again.usage is not None
     assert again.usage.output_tokens <= 4
     tool_server.assert_idle()
+
+
+class FailingExecutor:
+    """Computes nothing for a request that has `num_tokens` of output."""
+
+    def __init__(self, inner: Any, num_tokens: int) -> None:
+        self._inner = inner
+        self._num_tokens = num_tokens
+
+    def execute(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
+        if any(item.request.num_output_tokens >= self._num_tokens for item in scheduler_output.scheduled):
+            raise ZeroDivisionError
+        return self._inner.execute(scheduler_output)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+@pytest.mark.parametrize("stops_at", ["nothing", "text", "arguments"])
+def test_a_failure_amid_a_stream_is_a_typed_event(new_server: NewServer, stops_at: str) -> None:
+    server = new_server(chat_template=TEMPLATE)
+    engine = server.llm.parts.engine
+    num_tokens = {"nothing": 0, "text": 3, "arguments": 34}[stops_at]
+    engine._executor = FailingExecutor(engine._executor, num_tokens)
+    asked: dict[str, Any] = {"model": "tiny-llama", "input": "go", "stream": True}
+    if stops_at == "arguments":
+        asked |= {"tools": [TOOL], "tool_choice": "required", "temperature": 0}
+    events = create(server, **asked)
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    error, failed = next(event for event in events if event.type == "error"), events[-1]
+    assert (error.code, error.param) == ("server_error", None)
+    assert "failed to compute" in error.message
+    assert (failed.type, failed.response.status) == ("response.failed", "failed")
+    assert (failed.response.error.code, failed.response.error.message) == (error.code, error.message)
+    items = failed.response.output
+    assert [(item.type, item.status) for item in items] == {
+        "nothing": [],
+        "text": [("message", "incomplete")],
+        "arguments": [("function_call", "incomplete")],
+    }[stops_at]
+    done = [event.item for event in events if event.type == "response.output_item.done"]
+    assert done == items
+    with pytest.raises(openai.InternalServerError, match="failed to compute"):
+        create(server, **{**asked, "stream": False})
+    server.assert_idle()
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,12 @@ import msgspec
 from ridgeline.engine.async_engine import Submission
 from ridgeline.engine.clock import wall_time_s
 from ridgeline.engine.input_processor import ParsedPrompt, as_prompt_list
-from ridgeline.errors import RequestError
+from ridgeline.errors import RequestError, RidgelineError
 from ridgeline.outputs import CompletionOutput, LogprobsAtPosition, RequestOutput
 from ridgeline.sampling_params import SamplingParams
 from ridgeline.server.call import loaded_llm
 from ridgeline.server.chunk_writer import ChunkWriter
+from ridgeline.server.errors import event_of
 from ridgeline.server.logprobs_form import completion_logprobs, prompt_logprobs_document
 from ridgeline.server.sampling_fields import SamplingFields, sampling_params
 from ridgeline.server.state import ServerState
@@ -100,6 +101,10 @@ class CompletionForm:
     def last_events(self) -> bytes:
         """The usage, where it was asked for."""
         return self._writer.last_events()
+
+    def error_events(self, error: RidgelineError) -> bytes:
+        """The error, as the whole answer would say it."""
+        return event_of(error)
 
     def whole(self, outputs: Sequence[RequestOutput]) -> bytes:
         """The body of an answer that is not streamed."""

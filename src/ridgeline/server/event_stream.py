@@ -10,7 +10,6 @@ from starlette.types import Receive, Scope, Send
 from ridgeline.errors import RidgelineError
 from ridgeline.outputs import RequestOutput
 from ridgeline.server.call import Call, ClientGoneError, while_connected
-from ridgeline.server.errors import event_of
 
 DONE = b"data: [DONE]\n\n"
 
@@ -28,6 +27,10 @@ class StreamForm(Protocol):
 
     def last_events(self) -> bytes:
         """What follows all tokens, without the end mark."""
+        ...
+
+    def error_events(self, error: RidgelineError) -> bytes:
+        """What follows the tokens so far when the engine fails."""
         ...
 
 
@@ -65,7 +68,7 @@ class EventStream(Response):
                 chunk = b""
             chunk += form.last_events() + self._end_mark
         except RidgelineError as error:
-            chunk += event_of(error) + self._end_mark
+            chunk += form.error_events(error) + self._end_mark
         await _send_body(send, chunk)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

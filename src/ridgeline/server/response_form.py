@@ -10,6 +10,7 @@ import msgspec
 
 from ridgeline.engine.async_engine import Submission
 from ridgeline.engine.clock import wall_time_s
+from ridgeline.errors import RidgelineError
 from ridgeline.outputs import CompletionOutput, FinishReason, RequestOutput
 from ridgeline.server.chat import tool_format_of
 from ridgeline.server.responses import ResponsesRequest
@@ -19,6 +20,7 @@ from ridgeline.server.usage import Usage
 
 Document = dict[str, Any]
 _UNFINISHED = {FinishReason.LENGTH: "max_output_tokens"}
+_FAILURE_CODE = "server_error"
 
 
 class ResponseForm:
@@ -38,6 +40,7 @@ class ResponseForm:
         self._usage = Usage()
         self._items: list[Document] = []
         self._finish_reason: FinishReason | None = None
+        self._failure: str | None = None
         self._num_events = 0
         self._head: Document = {
             "id": name[0],
@@ -71,19 +74,28 @@ class ResponseForm:
         self._usage.add(delta)
         (completion,) = delta.outputs
         self._finish_reason = completion.finish_reason
+        if completion.finish_reason is FinishReason.ERROR:
+            self._failure = str(completion.stop_reason)
         return b"".join(self._added(completion))
 
     def last_events(self) -> bytes:
         """The last item, done, and the whole response."""
-        done = self._done_item()
         status = self._status()
+        done = self._done_item(status)
         return done + self._event(f"response.{status}", response=self._document(status))
+
+    def error_events(self, error: RidgelineError) -> bytes:
+        """The error, and the response that it ended, with what there is of its items."""
+        self._finish_reason, self._failure = FinishReason.ERROR, str(error)
+        told = self._event("error", code=_FAILURE_CODE, message=self._failure, param=None)
+        return told + self.last_events()
 
     def whole(self, outputs: Sequence[RequestOutput]) -> bytes:
         """The body of a response that is not streamed."""
         self.events(outputs[0])
-        self._done_item()
-        return msgspec.json.encode(self._document(self._status()))
+        status = self._status()
+        self._done_item(status)
+        return msgspec.json.encode(self._document(status))
 
     def _added(self, completion: CompletionOutput) -> list[bytes]:
         message = self._tools.delta(completion) if self._tools else {"content": completion.text}
@@ -127,19 +139,19 @@ class ResponseForm:
         )
 
     def _open_item(self, item: Document, shown: Document) -> bytes:
-        done = self._done_item()
+        done = self._done_item("completed")
         self._items.append({**item, "status": "in_progress"})
         opened = {**shown, "status": "in_progress"}
         return done + self._event(
             "response.output_item.added", output_index=len(self._items) - 1, item=opened
         )
 
-    def _done_item(self) -> bytes:
-        """The last item's end; nothing where there is none."""
+    def _done_item(self, status: str) -> bytes:
+        """The end of the last item in a response of this status; nothing where there is no item."""
         if not self._items:
             return b""
         item, place = self._items[-1], self._place()
-        item["status"] = "incomplete" if self._status() == "incomplete" else "completed"
+        item["status"] = "completed" if status == "completed" else "incomplete"
         if item["type"] == "message":
             (part,) = item["content"]
             events = self._event(
@@ -168,7 +180,8 @@ class ResponseForm:
         details = {"reason": _UNFINISHED[FinishReason.LENGTH]} if status == "incomplete" else None
         document = {**self._head, "status": status, "incomplete_details": details, "output": self._items}
         if status == "failed":
-            document["error"] = {"code": "server_error", "message": f"ended: {self._finish_reason}"}
+            message = self._failure or f"ended: {self._finish_reason}"
+            document["error"] = {"code": _FAILURE_CODE, "message": message}
         return {**document, "usage": None if status == "in_progress" else self._usage_document()}
 
     def _usage_document(self) -> Document:
