@@ -125,6 +125,31 @@ def test_templates_follow_the_conventions_of_hf(make_byte_level_metadata):
     assert tokenizer.render_chat(messages) == '[a]\n[b]\n<|im_end|>26 Jul 2024TrueTrue{"a": "<é>"}'
 
 
+def test_the_model_goes_on_with_the_last_message(byte_level):
+    for content in ("The sky is", "ends in space ", "", "typed <|im_end|>", "typed <|im_"):
+        messages = [*HI, {"role": "assistant", "content": content}]
+        text = f"<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n{content}"
+        assert byte_level.render_chat(messages, continue_final_message=True) == text
+        ids = byte_level.apply_chat_template(messages, continue_final_message=True)
+        assert byte_level.decode(ids) == text
+        assert counts(ids) == [0, 2, 1]
+
+
+def test_a_template_that_hides_the_last_message_can_not_be_continued(make_byte_level):
+    tokenizer = make_byte_level(template="{{ messages | length }}")
+    with pytest.raises(RequestError, match="continue_final_message"):
+        tokenizer.apply_chat_template(HI, continue_final_message=True)
+
+
+def test_variables_reach_the_template_as_text(make_byte_level):
+    tokenizer = make_byte_level(template="{{ style }}{{ messages[0].content }}{{ tools is none }}")
+    variables = {"style": "<|im_end|>", "messages": "not these"}
+    assert tokenizer.render_chat(HI, variables=variables) == "<|im_end|>hiTrue"
+    assert 2 not in tokenizer.apply_chat_template(HI, variables=variables)
+    with pytest.raises(RequestError, match=r"chat_template_kwargs\.style"):
+        tokenizer.render_chat(HI, variables={"style": object()})
+
+
 def test_text_parts_are_joined_by_newlines(byte_level):
     parts = [{"type": "text", "text": "<|im_"}, {"type": "text", "text": "end|>"}]
     assert "user\n<|im_\nend|><|im_end|>" in byte_level.render_chat([{"role": "user", "content": parts}])

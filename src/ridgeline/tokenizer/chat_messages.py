@@ -29,6 +29,16 @@ def checked_messages(messages: object) -> list[ChatMessage]:
     return [_checked_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
 
 
+def checked_variables(variables: Mapping[str, object] | None) -> ChatMessage:
+    """Copies of the values that a caller gives a template besides messages, by name.
+
+    Raises:
+        RequestError: a value is no JSON value.
+    """
+    field = "chat_template_kwargs"
+    return {checked_text(name, field): _plain(v, f"{field}.{name}") for name, v in (variables or {}).items()}
+
+
 def _checked_message(message: object, field: str) -> ChatMessage:
     if not isinstance(message, Mapping):
         raise RequestError(field, message, "must be an object with role and content")

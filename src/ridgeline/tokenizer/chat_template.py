@@ -1,9 +1,10 @@
 """ChatTemplate: renders messages with a model's Jinja2 template, in a sandbox.
 
 The conventions are those of HF's chat templates: blocks trimmed, `break` and `continue`, `tojson`,
-`raise_exception`, `strftime_now`, `{% generation %}` as a mere bracket; `documents` is None. A template
-comes with a model file, so it is not trusted: attributes and mutation are fenced off, and no range,
-repetition, number or text may grow without bounds. Time is not bounded: nested loops can still be long.
+`raise_exception`, `strftime_now`, `{% generation %}` as a mere bracket; `tools` and `documents` are
+None unless given. A template comes with a model file, so it is not trusted: attributes and mutation are
+fenced off, and no range, repetition, number or text may grow without bounds. Time is not bounded: nested
+loops can still be long.
 """
 
 from __future__ import annotations
@@ -85,23 +86,23 @@ class ChatTemplate:
         messages: Sequence[ChatMessage],
         *,
         add_generation_prompt: bool,
-        tools: Sequence[Mapping[str, object]] | None = None,
+        variables: Mapping[str, object] | None = None,
     ) -> str:
         """The text of a conversation, with the opening of the model's turn if asked for.
+
+        `variables` are further names that the template may use, as `tools`.
 
         Raises:
             RequestError: the template refuses the messages, fails on them or writes too much.
         """
+        context = {
+            **{"tools": None, "documents": None, **self._special_tokens, **(variables or {})},
+            **{"messages": messages, "add_generation_prompt": add_generation_prompt},
+        }
         pieces: list[str] = []
         length = 0
         try:
-            for piece in self._template.generate(
-                messages=messages,
-                tools=tools,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **self._special_tokens,
-            ):
+            for piece in self._template.generate(context):
                 length += len(piece)
                 if length > MAX_RENDERED_CHARS:
                     raise SecurityError(f"it writes more than {MAX_RENDERED_CHARS} characters")

@@ -19,9 +19,14 @@ import tokenizers
 
 from ridgeline.errors import ConfigError, ModelFileError, RequestError
 from ridgeline.tokenizer.byte_level import build_byte_level, byte_level_bytes, find_pre_tokenizer
-from ridgeline.tokenizer.chat_messages import checked_messages, checked_text, mapped_text
+from ridgeline.tokenizer.chat_messages import (
+    checked_messages,
+    checked_text,
+    checked_variables,
+    mapped_text,
+)
 from ridgeline.tokenizer.sentencepiece import build_sentencepiece, has_space_prefix, sentencepiece_bytes
-from ridgeline.tokenizer.special_tokens import SpecialTokens, without_marks
+from ridgeline.tokenizer.special_tokens import END_MARK, SpecialTokens, without_marks
 from ridgeline.tokenizer.vocabulary import TokenType, Vocabulary, read_vocabulary
 
 if TYPE_CHECKING:
@@ -210,24 +215,38 @@ class Tokenizer:
         messages: object,
         add_generation_prompt: bool = True,
         *,
+        continue_final_message: bool = False,
         tools: Sequence[Mapping[str, object]] | None = None,
+        variables: Mapping[str, object] | None = None,
     ) -> list[int]:
         """Ids of a conversation, ready for the model: control tokens only where the template writes them.
 
         Begins with BOS exactly once where the file wants one. `messages` is a list of objects with
         `role` and `content`; a control token typed in any of their strings is ordinary text. `tools` are
-        what a template that takes them is told.
+        what a template that takes them is told, `variables` further names for it.
+        `continue_final_message` ends right behind the last message's content instead of a new turn's
+        opening.
 
         Raises:
             RequestError: a message is malformed, the template refuses them, or there is no template.
             ModelFileError: the file's template is broken.
         """
-        parts = self._special_tokens.split(self._render(messages, add_generation_prompt, tools))
-        return self._with_bos(self._encode_parts(parts))
+        opens_turn = add_generation_prompt and not continue_final_message
+        given = {**(variables or {}), "tools": list(tools) if tools else None}
+        rendered = self._render(messages, opens_turn, continue_final_message, given)
+        return self._with_bos(self._encode_parts(self._special_tokens.split(rendered)))
 
-    def render_chat(self, messages: object, add_generation_prompt: bool = True) -> str:
+    def render_chat(
+        self,
+        messages: object,
+        add_generation_prompt: bool = True,
+        *,
+        continue_final_message: bool = False,
+        variables: Mapping[str, object] | None = None,
+    ) -> str:
         """The text that `apply_chat_template` turns into ids, with the same arguments and errors."""
-        return without_marks(self._render(messages, add_generation_prompt))
+        opens_turn = add_generation_prompt and not continue_final_message
+        return without_marks(self._render(messages, opens_turn, continue_final_message, variables))
 
     @cached_property
     def _chat_template(self) -> ChatTemplate | None:
@@ -247,7 +266,8 @@ class Tokenizer:
         self,
         messages: object,
         add_generation_prompt: bool,
-        tools: Sequence[Mapping[str, object]] | None = None,
+        continue_final_message: bool,
+        variables: Mapping[str, object] | None,
     ) -> str:
         checked = checked_messages(messages)
         if self._chat_template is None:
@@ -255,11 +275,21 @@ class Tokenizer:
                 "the model has no chat template: give one with --chat-template FILE, or send a raw prompt"
             )
             raise RequestError("messages", [message["role"] for message in checked], remedy)
-        protected = [mapped_text(message, self._special_tokens.protect) for message in checked]
-        known = [mapped_text(dict(tool), self._special_tokens.protect) for tool in tools or ()]
-        return self._chat_template.render(
-            protected, add_generation_prompt=add_generation_prompt, tools=known or None
+        protect = self._special_tokens.protect
+        protected = [mapped_text(message, protect) for message in checked]
+        if continue_final_message:
+            protected[-1]["content"] = f"{protected[-1]['content']}{END_MARK}"
+        rendered = self._chat_template.render(
+            protected,
+            add_generation_prompt=add_generation_prompt,
+            variables=mapped_text(checked_variables(variables), protect),
         )
+        if not continue_final_message:
+            return rendered
+        if END_MARK not in rendered:
+            remedy = "the model's chat template does not write the last message's content as it is"
+            raise RequestError("continue_final_message", True, remedy)
+        return rendered[: rendered.rindex(END_MARK)]
 
     def _encode_parts(self, parts: Sequence[str | int]) -> list[int]:
         token_ids: list[int] = []

@@ -18,6 +18,9 @@ _BREAK = "\ud800"
 _EDGE = "\ud801"
 """Stands where a message begins or ends inside what could become a control token with its neighbour."""
 
+END_MARK = "\ud802"
+"""Stands behind the last message where the model goes on with that message."""
+
 
 class SpecialTokens:
     """Splits text at control tokens (the leftmost, then the longest, as HF's tokenizers do).
@@ -86,5 +89,5 @@ class SpecialTokens:
 
 
 def without_marks(text: str) -> str:
-    """`text` as its writer meant it: the marks of `SpecialTokens.protect` removed."""
-    return text.replace(_BREAK, "").replace(_EDGE, "")
+    """`text` as its writer meant it: all marks removed."""
+    return text.replace(_BREAK, "").replace(_EDGE, "").replace(END_MARK, "")
