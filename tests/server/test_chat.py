@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.server.conftest import Served
+from tests.server.conftest import NewServer, Served
 from tests.server.test_completions import events, post
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -57,6 +57,9 @@ def test_logprobs_have_one_entry_a_token(tiny_server: Served) -> None:
         ({"messages": "hi"}, "messages"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"max_tokens": 3, "max_completion_tokens": 4}, "max_tokens"),
+        ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
+        ({"chat_template_kwargs": 5}, "chat_template_kwargs"),
     ],
 )
 def test_a_bad_field_is_named(tiny_server: Served, fields: dict[str, object], param: str) -> None:
@@ -71,3 +74,33 @@ def test_empty_content_and_text_parts_are_fine(tiny_server: Served) -> None:
         messages = [{"role": "user", "content": content}]
         response = post(tiny_server, "/v1/chat/completions", messages=messages, max_tokens=2)
         assert response.status_code == 200
+
+
+def test_the_model_goes_on_with_a_message(tiny_server: Served) -> None:
+    messages = [*MESSAGES, {"role": "assistant", "content": "The sky is"}]
+    body = {"messages": messages, "continue_final_message": True}
+    tokens = post(tiny_server, "/tokenize", **body).json()["tokens"]
+    text = post(tiny_server, "/detokenize", tokens=tokens).json()["prompt"]
+    assert text.endswith("The sky is")
+    answer = post(tiny_server, "/v1/chat/completions", **body, max_tokens=1, return_token_ids=True).json()
+    assert answer["prompt_token_ids"] == tokens
+
+
+def test_variables_reach_the_template(new_server: NewServer) -> None:
+    server = new_server(chat_template="{{ style }}: {{ messages[0].content }}")
+    body = {"messages": MESSAGES, "chat_template_kwargs": {"style": "curt"}}
+    tokens = post(server, "/tokenize", **body).json()["tokens"]
+    assert post(server, "/detokenize", tokens=tokens).json()["prompt"].endswith("curt: Hi")
+
+
+def test_tokenize_counts_tools_too(new_server: NewServer) -> None:
+    server = new_server(
+        chat_template="{{ messages[0].content }}{% if tools %}{{ tools | tojson }}{% endif %}"
+    )
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+    plain = post(server, "/tokenize", messages=MESSAGES).json()["count"]
+    body = {"messages": MESSAGES, "tools": tools}
+    count = post(server, "/tokenize", **body).json()["count"]
+    assert count > plain
+    usage = post(server, "/v1/chat/completions", **body, max_tokens=1).json()["usage"]
+    assert usage["prompt_tokens"] == count

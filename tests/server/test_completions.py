@@ -6,10 +6,11 @@ import json
 
 import httpx
 import pytest
-from tests.server.conftest import Served
+from tests.server.conftest import NewServer, Served
 
 from ridgeline.llm import LLM
 from ridgeline.sampling_params import SamplingParams
+from ridgeline.server.completions import CompletionForm
 
 
 def events(response: httpx.Response) -> list[dict[str, object]]:
@@ -152,3 +153,59 @@ def test_unknown_fields_are_listed_and_known_ones_are_not(tiny_server: Served) -
     response = post(tiny_server, "/v1/completions", prompt="hi", best_off=1, user="u", store=True)
     assert response.status_code == 200
     assert response.headers["x-ridgeline-warning"] == "ignored unknown fields: best_off"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_echo_of_no_further_token_scores_the_prompt(tiny_server: Served, stream: bool) -> None:
+    body = {"prompt": ["Hello you", [5, 6, 7]], "echo": True, "max_tokens": 0, "logprobs": 1, "n": 2}
+    scored = post(tiny_server, "/v1/completions", **{**body, "max_tokens": 1}).json()
+    response = post(tiny_server, "/v1/completions", **body, stream=stream)
+    events_or_one = events(response) if stream else [response.json()]
+    choices = sorted((c for e in events_or_one for c in e["choices"]), key=lambda c: c["index"])
+    assert [c["index"] for c in choices] == [0, 1, 2, 3]
+    assert choices[0]["text"] == choices[1]["text"] == "Hello you"
+    for choice, longer in zip(choices, scored["choices"], strict=True):
+        num_tokens = len(choice["logprobs"]["tokens"])
+        assert choice["logprobs"]["token_logprobs"] == longer["logprobs"]["token_logprobs"][:-1]
+        assert choice["logprobs"]["token_logprobs"][0] is None
+        assert num_tokens == len(longer["logprobs"]["tokens"]) - 1
+    if not stream:
+        assert response.json()["usage"]["completion_tokens"] == 0
+    tiny_server.assert_idle()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_our_own_fault_is_told_and_the_next_request_is_served(
+    new_server: NewServer, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    server = new_server()
+
+    def failing(_: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(server.llm.parts.engine, "execute", failing)
+        response = post(server, "/v1/completions", prompt="hi", stream=stream)
+    body = events(response)[-1] if stream else response.json()
+    assert response.status_code == (200 if stream else 500)
+    assert (body["error"]["type"], body["error"]["code"]) == ("server_error", "engine_error")
+    server.assert_idle()
+    assert post(server, "/v1/completions", prompt="hi").status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_bug_of_ours_keeps_the_shape(
+    new_server: NewServer, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    server = new_server()
+
+    def failing(*_: object) -> None:
+        raise ZeroDivisionError("secret")
+
+    for method in ("whole", "events"):
+        monkeypatch.setattr(CompletionForm, method, failing)
+    response = post(server, "/v1/completions", prompt="hi", stream=stream)
+    body = events(response)[-1] if stream else response.json()
+    assert response.status_code == (200 if stream else 500)
+    assert body["error"] == {"message": "internal error", "type": "server_error", "param": None, "code": None}
+    server.assert_idle()

@@ -12,8 +12,8 @@ from starlette.types import Receive
 from ridgeline.async_llm import AsyncLLM
 from ridgeline.engine.async_engine import Submission
 from ridgeline.engine.delta_stream import DeltaStream
-from ridgeline.errors import OverloadedError
-from ridgeline.outputs import CompletionOutput, RequestOutput
+from ridgeline.errors import EngineError, OverloadedError
+from ridgeline.outputs import CompletionOutput, FinishReason, RequestOutput
 from ridgeline.server.access_log import RequestFacts
 from ridgeline.server.error_response import error_response
 from ridgeline.server.state import ServerState
@@ -36,6 +36,7 @@ class Call:
         self._num_sequences = num_sequences
         self._facts = facts
         self._stream: DeltaStream | None = None
+        self._error: EngineError | None = None
         self._is_open = True
         try:
             state.admission.enter(num_sequences, state.clock.now())
@@ -54,11 +55,18 @@ class Call:
         await self._stream.accepted()
 
     async def take(self) -> list[RequestOutput]:
-        """New deltas of any of the requests; empty at the end."""
+        """New deltas of any of the requests; empty at the end.
+
+        Raises:
+            EngineError: one of them failed, through no fault of the caller; after its last delta.
+        """
         assert self._stream is not None
+        if self._error is not None:
+            raise self._error
         deltas = await self._stream.take()
         for delta in deltas:
             self._facts.add(delta)
+            self._error = self._error or _failure(delta)
         return deltas
 
     async def whole(self, submissions: Sequence[Submission]) -> list[RequestOutput]:
@@ -87,6 +95,13 @@ class Call:
         if self._stream is not None:
             loaded_llm(self._state).abort_unfinished(self._stream)
         self._state.admission.leave(self._num_sequences, self._state.clock.now())
+
+
+def _failure(delta: RequestOutput) -> EngineError | None:
+    for completion in delta.outputs:
+        if completion.finish_reason is FinishReason.ERROR:
+            return EngineError(f"the request failed: {completion.stop_reason or 'it could not be computed'}")
+    return None
 
 
 class ClientGoneError(Exception):

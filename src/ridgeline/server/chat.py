@@ -11,11 +11,12 @@ import msgspec
 from ridgeline.engine.async_engine import Submission
 from ridgeline.engine.clock import wall_time_s
 from ridgeline.engine.input_processor import ParsedPrompt
-from ridgeline.errors import RequestError, RidgelineError
+from ridgeline.errors import RequestError
 from ridgeline.outputs import CompletionOutput, RequestOutput
 from ridgeline.sampling_params import SamplingParams
 from ridgeline.server.call import loaded_llm
 from ridgeline.server.chunk_writer import ChunkWriter
+from ridgeline.server.conversation import check_template_fields, conversation_token_ids, tool_format_of
 from ridgeline.server.errors import event_of
 from ridgeline.server.logprobs_form import chat_logprobs, prompt_logprobs_document
 from ridgeline.server.sampling_fields import SamplingFields, sampling_params
@@ -23,9 +24,7 @@ from ridgeline.server.state import ServerState
 from ridgeline.server.tool_answers import ToolAnswers
 from ridgeline.server.usage import Usage
 from ridgeline.tools.definitions import ToolChoice, parse_tool_choice
-from ridgeline.tools.formats import TOOL_FORMATS, ToolFormat, detect_format
 from ridgeline.tools.forms import tool_call_form
-from ridgeline.tools.prompting import for_plain_template, for_tool_template
 
 
 class ChatRequest(SamplingFields, kw_only=True):
@@ -39,6 +38,8 @@ class ChatRequest(SamplingFields, kw_only=True):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
     @property
     def num_prompts(self) -> int:
@@ -49,8 +50,10 @@ class ChatRequest(SamplingFields, kw_only=True):
         """Refuse what does not go together.
 
         Raises:
-            RequestError: `top_logprobs` without `logprobs`, or two limits that differ.
+            RequestError: `top_logprobs` without `logprobs`, two limits that differ, or template options
+                that contradict each other.
         """
+        check_template_fields(self)
         if self.top_logprobs and not self.logprobs:
             raise RequestError("top_logprobs", self.top_logprobs, "only with logprobs: true")
         limits = {self.max_tokens, self.max_completion_tokens} - {None}
@@ -85,31 +88,12 @@ class ChatRequest(SamplingFields, kw_only=True):
 
     def parse(self, state: ServerState) -> list[ParsedPrompt]:
         """Render and tokenise the conversation; runs in a text thread."""
-        choice, llm = self.choice(), loaded_llm(state)
-        tokenizer = llm.tokenizer
-        if tokenizer.chat_template_takes_tools:
-            messages = for_tool_template(self.messages)
-            tools = [tool.as_openai() for tool in choice.callable_tools]
-        else:
-            messages, tools = (
-                for_plain_template(self.messages, choice.callable_tools, tool_format_of(state)),
-                [],
-            )
-        token_ids = tokenizer.apply_chat_template(
-            messages, add_generation_prompt=self.add_generation_prompt is not False, tools=tools
-        )
+        token_ids = conversation_token_ids(self, self.choice().callable_tools, state)
+        llm = loaded_llm(state)
         try:
             return [llm.parts.input_processor.parse_prompt_ids(token_ids)]
         except RequestError as error:
             raise RequestError("messages", error.value, error.remedy) from None
-
-
-def tool_format_of(state: ServerState) -> ToolFormat:
-    """How the model writes calls: as the operator says, else by its template and family."""
-    if state.config.tool_call_parser != "auto":
-        return TOOL_FORMATS[state.config.tool_call_parser]
-    llm = loaded_llm(state)
-    return detect_format(llm.tokenizer.chat_template_source, llm.model_name)
 
 
 class ChatForm:
@@ -165,7 +149,7 @@ class ChatForm:
         """The usage, where it was asked for."""
         return self._writer.last_events()
 
-    def error_events(self, error: RidgelineError) -> bytes:
+    def error_events(self, error: Exception) -> bytes:
         """The error, as the whole answer would say it."""
         return event_of(error)
 

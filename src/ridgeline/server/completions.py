@@ -11,7 +11,7 @@ import msgspec
 from ridgeline.engine.async_engine import Submission
 from ridgeline.engine.clock import wall_time_s
 from ridgeline.engine.input_processor import ParsedPrompt, as_prompt_list
-from ridgeline.errors import RequestError, RidgelineError
+from ridgeline.errors import RequestError
 from ridgeline.outputs import CompletionOutput, LogprobsAtPosition, RequestOutput
 from ridgeline.sampling_params import SamplingParams
 from ridgeline.server.call import loaded_llm
@@ -39,6 +39,11 @@ class CompletionRequest(SamplingFields, kw_only=True):
         """Prompts in this request."""
         return len(as_prompt_list(self.prompt))
 
+    @property
+    def is_echo_only(self) -> bool:
+        """Whether the prompt comes back with its log-probabilities and nothing more."""
+        return bool(self.echo) and self.max_tokens == 0
+
     def check(self) -> None:
         """Refuse what we can't do.
 
@@ -51,8 +56,13 @@ class CompletionRequest(SamplingFields, kw_only=True):
             raise RequestError("best_of", self.best_of, "is not supported; ask for n answers and choose")
 
     def params(self, _: ServerState) -> SamplingParams:
-        """The sampling parameters; an echo with logprobs needs those of the prompt."""
+        """The sampling parameters; an echo with logprobs needs those of the prompt.
+
+        An echo of no further token computes one all the same: the prompt has to be computed.
+        """
         max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+        if self.is_echo_only:
+            max_tokens = 1
         params = sampling_params(self, max_tokens=max_tokens, logprobs=self.logprobs)
         if self.echo and self.logprobs is not None and params.prompt_logprobs is None:
             params = replace(params, prompt_logprobs=self.logprobs)
@@ -88,6 +98,7 @@ class CompletionForm:
         self._submissions = submissions
         self._places = {s.request_id: i for i, s in enumerate(submissions)}
         self._offsets: dict[int, int] = {}
+        self._prompt_logprobs: dict[str, list[LogprobsAtPosition | None]] = {}
 
     def first_events(self) -> bytes:
         """Nothing precedes the tokens."""
@@ -95,6 +106,8 @@ class CompletionForm:
 
     def events(self, delta: RequestOutput) -> bytes:
         """One event a choice that the delta brings."""
+        if self._fields.is_echo_only:
+            delta = _without_completions(delta)
         self._writer.count(delta)
         return b"".join([self._writer.chunk([self._choice(delta, c)]) for c in delta.outputs])
 
@@ -102,7 +115,7 @@ class CompletionForm:
         """The usage, where it was asked for."""
         return self._writer.last_events()
 
-    def error_events(self, error: RidgelineError) -> bytes:
+    def error_events(self, error: Exception) -> bytes:
         """The error, as the whole answer would say it."""
         return event_of(error)
 
@@ -110,12 +123,14 @@ class CompletionForm:
         """The body of an answer that is not streamed."""
         usage = Usage()
         choices = []
-        for output in outputs:
+        for output in map(_without_completions, outputs) if self._fields.is_echo_only else outputs:
             usage.add(output)
             choices += [self._choice(output, completion) for completion in output.outputs]
         return msgspec.json.encode({**self._head, "choices": choices, "usage": usage.document()})
 
     def _choice(self, output: RequestOutput, completion: CompletionOutput) -> dict[str, object]:
+        if output.prompt_logprobs is not None:
+            self._prompt_logprobs[output.request_id] = output.prompt_logprobs
         place = self._places[output.request_id]
         index = place * (self._fields.n or 1) + completion.index
         is_first = index not in self._offsets
@@ -150,12 +165,21 @@ class CompletionForm:
         token_ids: list[int] = completion.token_ids
         positions: list[LogprobsAtPosition | None] = list(completion.logprobs)
         offset = self._offsets.get(index, 0)
-        if self._fields.echo and index not in self._offsets and output.prompt_logprobs is not None:
+        if self._fields.echo and index not in self._offsets:
             token_ids = [*output.prompt_token_ids, *token_ids]
-            positions = [*output.prompt_logprobs, *positions]
+            positions = [*self._prompt_logprobs[output.request_id], *positions]
         return completion_logprobs(
             token_ids, positions, self._fields.logprobs, offset, self._tokenizer.token_text
         )
+
+
+def _without_completions(output: RequestOutput) -> RequestOutput:
+    """The prompt's part of an output; the token that had to be computed is left out."""
+    completions = [
+        CompletionOutput(c.index, "", [], None if c.logprobs is None else [], finish_reason=c.finish_reason)
+        for c in output.outputs
+    ]
+    return replace(output, outputs=completions)
 
 
 COMPLETION_EXAMPLE: dict[str, Any] = {"prompt": "The capital of France is", "max_tokens": 8, "temperature": 0}

@@ -29,12 +29,12 @@ def response_of(error: Exception) -> Response:
     """The whole answer for an error that came before anything was sent."""
     status = status_of(error)
     headers = retry_after(error.retry_after_s) if isinstance(error, OverloadedError) else None
-    return error_response(status, _message(error), param=_param(error), code=_code(error), headers=headers)
+    return error_response(status, message_of(error), param=_param(error), code=_code(error), headers=headers)
 
 
 def event_of(error: Exception) -> bytes:
     """The event for an error that came amid a stream."""
-    body = error_body(status_of(error), _message(error), param=_param(error), code=_code(error))
+    body = error_body(status_of(error), message_of(error), param=_param(error), code=_code(error))
     return b"data: " + body + b"\n\n"
 
 
@@ -49,11 +49,17 @@ def install_error_handlers(app: FastAPI) -> None:
         headers = dict(error.headers or {})
         return error_response(error.status_code, str(error.detail), headers=headers)
 
+    async def on_own_fault(_: Request, error: Exception) -> Response:
+        return response_of(error)
+
     app.add_exception_handler(RidgelineError, on_ridgeline_error)
     app.add_exception_handler(HTTPException, on_http_error)
+    # Starlette raises what it handled so once more, so that it is logged.
+    app.add_exception_handler(Exception, on_own_fault)
 
 
-def _message(error: Exception) -> str:
+def message_of(error: Exception) -> str:
+    """What a client is told; nothing of an error that is none of ours."""
     return str(error) if isinstance(error, RidgelineError) else "internal error"
 
 

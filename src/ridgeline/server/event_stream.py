@@ -29,8 +29,8 @@ class StreamForm(Protocol):
         """What follows all tokens, without the end mark."""
         ...
 
-    def error_events(self, error: RidgelineError) -> bytes:
-        """What follows the tokens so far when the engine fails."""
+    def error_events(self, error: Exception) -> bytes:
+        """What follows the tokens so far when the engine or we fail."""
         ...
 
 
@@ -62,6 +62,7 @@ class EventStream(Response):
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         chunk, form = self._form.first_events(), self._form
+        fault: Exception | None = None
         try:
             while deltas := await self._call.take():
                 await _send_body(send, chunk + b"".join(map(form.events, deltas)))
@@ -69,8 +70,13 @@ class EventStream(Response):
             chunk += form.last_events() + self._end_mark
         except RidgelineError as error:
             chunk += form.error_events(error) + self._end_mark
+        except Exception as error:  # noqa: BLE001 - raised again, once the client knows
+            fault = error
+            chunk += form.error_events(error) + self._end_mark
         await _send_body(send, chunk)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+        if fault is not None:
+            raise fault
 
 
 async def _send_body(send: Send, body: bytes) -> None:

@@ -10,9 +10,9 @@ import msgspec
 
 from ridgeline.engine.async_engine import Submission
 from ridgeline.engine.clock import wall_time_s
-from ridgeline.errors import RidgelineError
 from ridgeline.outputs import CompletionOutput, FinishReason, RequestOutput
-from ridgeline.server.chat import tool_format_of
+from ridgeline.server.conversation import tool_format_of
+from ridgeline.server.errors import message_of
 from ridgeline.server.responses import ResponsesRequest
 from ridgeline.server.state import ServerState
 from ridgeline.server.tool_answers import ToolAnswers
@@ -84,9 +84,9 @@ class ResponseForm:
         done = self._done_item(status)
         return done + self._event(f"response.{status}", response=self._document(status))
 
-    def error_events(self, error: RidgelineError) -> bytes:
+    def error_events(self, error: Exception) -> bytes:
         """The error, and the response that it ended, with what there is of its items."""
-        self._finish_reason, self._failure = FinishReason.ERROR, str(error)
+        self._finish_reason, self._failure = FinishReason.ERROR, message_of(error)
         told = self._event("error", code=_FAILURE_CODE, message=self._failure, param=None)
         return told + self.last_events()
 

@@ -11,9 +11,11 @@ from starlette.responses import Response
 from ridgeline.async_llm import AsyncLLM
 from ridgeline.errors import RequestError
 from ridgeline.server.call import loaded_llm
+from ridgeline.server.conversation import check_template_fields, conversation_token_ids
 from ridgeline.server.generation import body_schema, read_body, served_model
 from ridgeline.server.json_body import Body, warning_headers
 from ridgeline.server.state import ServerState
+from ridgeline.tools.definitions import parse_tools
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
@@ -24,6 +26,9 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     messages: list[dict[str, Any]] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
     return_token_strs: bool | None = None
 
 
@@ -48,7 +53,7 @@ def tokenization_router(state: ServerState) -> APIRouter:
         body = await read_body(state, await request.body(), TokenizeRequest)
         served_model(state, body.fields.model)
         llm = loaded_llm(state)
-        return _answer(await llm.in_text_thread(_tokenized, body.fields, llm), body)
+        return _answer(await llm.in_text_thread(_tokenized, body.fields, state), body)
 
     @router.post(
         "/detokenize",
@@ -65,14 +70,15 @@ def tokenization_router(state: ServerState) -> APIRouter:
     return router
 
 
-def _tokenized(fields: TokenizeRequest, llm: AsyncLLM) -> dict[str, object]:
+def _tokenized(fields: TokenizeRequest, state: ServerState) -> dict[str, object]:
     if (fields.prompt is None) == (fields.messages is None):
         raise RequestError("prompt", fields.prompt, "give either prompt or messages")
+    llm = loaded_llm(state)
     tokenizer = llm.tokenizer
     if fields.messages is not None:
-        token_ids = tokenizer.apply_chat_template(
-            fields.messages, add_generation_prompt=fields.add_generation_prompt is not False
-        )
+        check_template_fields(fields)
+        tools = parse_tools(fields.tools) if fields.tools is not None else ()
+        token_ids = conversation_token_ids(fields, tools, state)
     else:
         assert fields.prompt is not None
         has_special = fields.add_special_tokens is not False
