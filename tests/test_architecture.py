@@ -25,7 +25,7 @@ ROOM_CEILINGS = {
     "formats": 900,
     "kernels": 1100,
     "hub": 900,
-    "tokenizer": 1300,
+    "tokenizer": 1350,
     "tools": 800,
     "grammar": 720,
     "sampling": 500,
