@@ -16,6 +16,10 @@ from tests.server.conftest import NewServer, Served, serve
 
 from ridgeline.async_llm import AsyncLLM
 from ridgeline.config.server import ServerConfig
+from ridgeline.outputs import CompletionOutput, FinishReason
+from ridgeline.server.tool_answers import ToolAnswers
+from ridgeline.tools.definitions import parse_tool_choice
+from ridgeline.tools.formats import TOOL_FORMATS
 
 ADD: dict[str, Any] = {
     "type": "object",
@@ -132,6 +136,26 @@ def test_parallel_calls_are_told_apart(tool_server: Served) -> None:
             assert len(set(ids)) == len(calls)
             return
     raise AssertionError("no seed gave two calls")
+
+
+@pytest.mark.parametrize("num_pieces", [1, 7])
+def test_a_free_answer_calls_once_where_calls_may_not_be_parallel(num_pieces: int) -> None:
+    call = '<tool_call>{"name": "ping", "arguments": {}}</tool_call>'
+    text = f"First. {call} Then. {call} Done."
+    answers = ToolAnswers(parse_tool_choice(TOOLS, "auto", False), TOOL_FORMATS["hermes"])
+    size = len(text) // num_pieces
+    pieces = [text[i * size : (i + 1) * size if i < num_pieces - 1 else None] for i in range(num_pieces)]
+    content, calls = "", list[Any]()
+    for piece in pieces:
+        is_last = piece is pieces[-1]
+        completion = CompletionOutput(0, piece, [], finish_reason=FinishReason.STOP if is_last else None)
+        message: Any = answers.delta(completion)
+        content += message.get("content", "")
+        calls += message.get("tool_calls", [])
+    (called,) = calls
+    assert called["function"] == {"name": "ping", "arguments": "{}"}
+    assert content == "First.  Then.  Done."
+    assert answers.finish_reason(completion) == "tool_calls"
 
 
 def test_a_cut_call_says_length_and_stays_as_it_is(tool_server: Served) -> None:

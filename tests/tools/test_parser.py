@@ -52,6 +52,23 @@ def parse(format_name: str, pieces: list[str]) -> tuple[str, list[list[str]]]:
             [["add", ARGUMENTS], ["ping", "{}"]],
         ),
         ("hermes", f"<tool_call>\n{ADD}", "", [["add", ARGUMENTS]]),
+        (
+            "hermes",
+            f"<tool_call>{ADD[:-1]}</tool_call> without its brace",
+            "without its brace",
+            [["add", ARGUMENTS]],
+        ),
+        ("hermes", f"<tool_call>{ADD[:-1]} odd}}", "odd}", [["add", ARGUMENTS]]),
+        ("hermes", f"<tool_call>{ADD} odd</tool_call>", "odd</tool_call>", [["add", ARGUMENTS]]),
+        ("hermes", f"<tool_call>[{ADD}, odd]</tool_call>", ", odd]</tool_call>", [["add", ARGUMENTS]]),
+        ("hermes", f'<tool_call>{ADD[:-1]}, "id": "7"}}</tool_call> ok', "ok", [["add", ARGUMENTS]]),
+        (
+            "hermes",
+            f'<tool_call>{ADD[:-1]}, "id" "7"}}</tool_call>',
+            ', "id" "7"}</tool_call>',
+            [["add", ARGUMENTS]],
+        ),
+        ("json", f'{ADD[:-1]}, {{"name": "ping"}}', "", [["add", ARGUMENTS], ["ping", "{}"]]),
         ("hermes", f"<tool_call>{ADD}</tool_call> done", "done", [["add", ARGUMENTS]]),
         (
             "hermes",
@@ -169,6 +186,34 @@ def test_the_pieces_change_nothing_and_nothing_is_lost(
     assert parse(format_name, list(text)) == whole
     if not whole[1]:
         assert whole[0] == text
+
+
+@settings(max_examples=400)
+@given(format_name=st.sampled_from(list(TOOL_FORMATS)), parts=st.lists(PIECES, max_size=10))
+def test_every_word_around_a_call_is_kept(format_name: str, parts: list[str]) -> None:
+    """In the content, or in a call's arguments: words stand between any two pieces."""
+    words = [f" word{chr(ord('a') + index)} " for index in range(len(parts) + 1)]
+    text = "".join(itertools.chain(*zip(words, parts, strict=False), words[-1:]))
+    content, calls = parse(format_name, [text])
+    kept = content + "".join(arguments for _, arguments in calls)
+    assert [word for word in words if word.strip() not in kept] == []
+
+
+@settings(max_examples=200)
+@given(
+    format_name=st.sampled_from(list(TOOL_FORMATS)), odd=st.lists(PIECES, max_size=6), cut=st.integers(0, 400)
+)
+def test_what_follows_a_whole_call_is_kept(format_name: str, odd: list[str], cut: int) -> None:
+    """Whatever stands behind it, and also where its closing brace is missing."""
+    before, behind = TOOL_FORMATS[format_name].frame("add")
+    for call in (before + ARGUMENTS + behind, before + ARGUMENTS):
+        text = call + " word " + "".join(odd) + " end"
+        content, calls = parse(format_name, [text])
+        assert calls[0] == ["add", ARGUMENTS]
+        kept = content + "".join(arguments for _, arguments in calls[1:])
+        assert "word" in kept
+        assert "end" in kept
+        assert parse(format_name, [text[:cut], text[cut:]]) == (content, calls)
 
 
 def test_text_is_passed_on_as_soon_as_it_is_certain() -> None:

@@ -138,7 +138,7 @@ class TextReader:
         end = _value_end(text, first)
         if end is not None:
             call = ReadCall(name, _arguments(text[first:end]))
-            return _Block([call], _value_end(text, start))
+            return _Block([call], _call_end(text, end, is_over))
         # Of text and numbers nothing is passed on before all is known: they are not the arguments as such.
         is_object = text[first] in "{["
         return _Block([ReadCall(name, text[first:] if is_object or is_over else "")], None)
@@ -172,6 +172,33 @@ def _arguments(value: str) -> str:
         return str(json.loads(value, strict=False)) or "{}"
     except ValueError:
         return value
+
+
+def _call_end(text: str, position: int, is_over: bool) -> int | None:
+    """Where a call ends whose arguments end at `position`: behind its brace, after other keys perhaps.
+
+    At `position` itself where no such end follows: what stands there is no part of the call. None while it
+    may still come.
+    """
+    undecided = position if is_over else None
+    following = text[position:].lstrip()
+    if not following:
+        return undecided
+    if following[0] == "}":
+        return len(text) - len(following) + 1
+    next_key = following[1:].lstrip()[:1] if following[0] == "," else "none"
+    if next_key not in ("", '"'):
+        return position
+    # With a brace for what stands before, the rest of the call is a value of its own.
+    rest = '{"": 0' + text[position:]
+    end = _value_end(rest, 0)
+    if end is None:
+        return undecided
+    try:
+        json.loads(rest[:end])
+    except (ValueError, RecursionError):
+        return position
+    return end - len(rest) + len(text)
 
 
 def _value_end(text: str, start: int) -> int | None:
