@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ from tests.server.conftest import Served, serve
 from ridgeline.async_llm import AsyncLLM
 from ridgeline.config.server import ServerConfig
 from ridgeline.metrics.prometheus import MetricsSettings, ServerMetrics
+from ridgeline.server.request_ids import KnownIds
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +58,37 @@ def test_a_live_server_counts_and_tells(observed: Served) -> None:
     assert (status, document["completion_tokens"]) == (200, answer.usage.completion_tokens)
     assert {entry["token"] for entry in document["late_tokens"]} == {0, 1, 2, 3}
     assert all(entry["cause"] for entry in document["late_tokens"])
+
+
+def test_the_clients_own_id_is_understood(observed: Served) -> None:
+    model = observed.client.models.list().data[0].id
+    for prompt in ([3, 4, 5], [[3, 4, 5], [6, 7]]):
+        answer = observed.client.completions.create(
+            model=model, prompt=prompt, max_tokens=2, extra_headers={"x-request-id": "mine-1"}
+        )
+        status, _, body = get(observed, "/debug/requests/mine-1")
+        assert (status, json.loads(body)["prompt_tokens"]) == (200, 3)
+        assert json.loads(body)["request_id"].startswith(answer.id)
+
+
+def test_the_oldest_ids_are_forgotten() -> None:
+    ids = KnownIds(capacity=2)
+    for request_id in ("a", "b", "a", "c"):
+        ids.remember(request_id, f"engine-{request_id}")
+    assert [ids.engine_id(each) for each in "abc"] == ["engine-a", None, "engine-c"]
+
+
+def test_the_load_generator_learns_the_servers_times(observed: Served, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "hello", "output_tokens": 4}\n' * 3)
+    command = [sys.executable, "-m", "ridgeline", "bench", "serve", "--url", observed.url, "--json", "-"]
+    dataset = ["--dataset", "custom", "--dataset-path", str(prompts), "--save-detailed"]
+    done = subprocess.run([*command, *dataset], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert all(each["server"]["ttft_s"] > 0 for each in result["requests"])
+    assert len(result["server_queue_times"]) == 3
+    assert None not in result["server_queue_times"]
 
 
 def test_openmetrics_on_request(observed: Served) -> None:

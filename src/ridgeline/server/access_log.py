@@ -25,6 +25,7 @@ class RequestFacts:
     A request of several prompts adds its tokens up and keeps its slowest durations.
     """
 
+    request_id: str | None = None
     engine_request_id: str | None = None
     num_prompt_tokens: int | None = None
     num_output_tokens: int | None = None
@@ -83,7 +84,8 @@ class AccessLog:
             await self._app(scope, receive, send)
             return
         started_at_s = self._clock.now()
-        facts = scope.setdefault("state", {})["facts"] = RequestFacts()
+        scope_state = scope.setdefault("state", {})
+        facts = scope_state["facts"] = RequestFacts(scope_state.get("request_id"))
         status = CLIENT_CLOSED_REQUEST
 
         async def send_watched(message: Message) -> None:
@@ -104,7 +106,7 @@ class AccessLog:
     def _log(self, scope: Scope, status: int, facts: RequestFacts, duration_s: float) -> None:
         state = scope["state"]
         fields = {
-            "request_id": state.get("request_id"),
+            "request_id": facts.request_id,
             "method": scope["method"],
             "path": scope["path"][:MAX_LOGGED_PATH],
             "status": status,

@@ -51,6 +51,8 @@ class Call:
             RequestError, EngineError: it can't.
         """
         self._facts.engine_request_id = submissions[0].request_id
+        if self._facts.request_id is not None:
+            self._state.known_ids.remember(self._facts.request_id, submissions[0].request_id)
         self._stream = loaded_llm(self._state).open(submissions)
         await self._stream.accepted()
 

@@ -30,10 +30,14 @@ def observation_router(state: ServerState) -> APIRouter:
 
     @router.get("/debug/requests/{request_id}", response_model=None)
     async def show_request(request_id: str) -> Response:
-        """A request's life out of the event log, with the causes of its late tokens; 404 once it is gone."""
+        """A request's life out of the event log, with the causes of its late tokens; 404 once it is gone.
+
+        The id is the answer's or the request's `x-request-id`.
+        """
         llm = loaded_llm(state)
         events = await llm.engine.call(llm.parts.event_log.events)
-        for each in (request_id, f"{request_id}-0"):
+        engine_id = state.known_ids.engine_id(request_id) or request_id
+        for each in (engine_id, f"{engine_id}-0"):
             document = await llm.in_text_thread(request_timeline, events, each)
             if document is not None:
                 return JSONResponse(document)

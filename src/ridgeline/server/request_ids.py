@@ -1,4 +1,4 @@
-"""RequestIds: ASGI middleware that gives every request an id, or keeps the one it came with."""
+"""RequestIds: ASGI middleware that gives every request an id, or keeps the one it came with; KnownIds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,25 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEADER = b"x-request-id"
 _ACCEPTED = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+
+
+class KnownIds:
+    """The engine's ids of the last requests by their `x-request-id`; of two with the same, the later's."""
+
+    def __init__(self, capacity: int = 10_000) -> None:
+        self._capacity = capacity
+        self._engine_ids: dict[str, str] = {}
+
+    def remember(self, request_id: str, engine_request_id: str) -> None:
+        """Note what the engine calls this request; of too many the oldest is forgotten."""
+        self._engine_ids.pop(request_id, None)
+        self._engine_ids[request_id] = engine_request_id
+        if len(self._engine_ids) > self._capacity:
+            del self._engine_ids[next(iter(self._engine_ids))]
+
+    def engine_id(self, request_id: str) -> str | None:
+        """What the engine calls it; None if that is not known."""
+        return self._engine_ids.get(request_id)
 
 
 class RequestIds:

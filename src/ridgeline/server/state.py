@@ -11,6 +11,7 @@ from ridgeline.metrics.prometheus import MetricsSettings, ServerMetrics
 from ridgeline.outputs import FinishReason
 from ridgeline.server.admission import Admission
 from ridgeline.server.phase import Phase
+from ridgeline.server.request_ids import KnownIds
 
 
 class Serving(Protocol):
@@ -39,6 +40,7 @@ class ServerState:
     admission: Admission
     phase: Phase = Phase.LOADING
     async_llm: Serving | None = None
+    known_ids: KnownIds = field(default_factory=KnownIds)
     metrics: ServerMetrics = field(init=False)
     """To be given to the engine as a listener."""
 
