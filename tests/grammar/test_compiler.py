@@ -23,6 +23,7 @@ from ridgeline.tokenizer.gguf_tokenizer import Tokenizer, build_tokenizer
         ({"regex": r"\bfoo"}, "lookarounds not supported"),
         ({"regex": r"(a)\1"}, "backreferences are not supported"),
         ({"regex": "a{20000}"}, "dictates more than"),
+        ({"regex": "(" * 5000 + "a" + ")" * 5000}, "nest"),
         ({"grammar": "start: foo"}, 'unknown name: "foo"'),
         ({"grammar": 'start: "a" start'}, "never ends"),
         ({"grammar": "root ::= ("}, "GBNF"),
@@ -41,6 +42,7 @@ def test_a_refusal_says_why_in_one_line(
     assert caught.value.field == f"structured_outputs.{next(iter(wanted))}"
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1300
 
 
 def test_grammars_are_kept_by_content_and_the_oldest_goes(tokenizer: Tokenizer) -> None:

@@ -56,6 +56,7 @@ def test_logprobs_have_one_entry_a_token(tiny_server: Served) -> None:
         ),
         ({"messages": "hi"}, "messages"),
         ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"max_tokens": 3, "max_completion_tokens": 4}, "max_tokens"),
         ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),

@@ -8,6 +8,7 @@ import httpx
 import pytest
 from tests.server.conftest import NewServer, Served
 
+from ridgeline.config.server import ServerConfig
 from ridgeline.llm import LLM
 from ridgeline.sampling_params import SamplingParams
 from ridgeline.server.completions import CompletionForm
@@ -123,6 +124,10 @@ def test_continuous_usage_grows_with_the_chunks(tiny_server: Served) -> None:
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"cache_salt": ""}, "cache_salt"),
         ({"timeout": -1}, "timeout"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": -1}, "logprobs"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs"),
     ],
 )
 def test_a_bad_field_is_named(tiny_server: Served, fields: dict[str, object], param: str) -> None:
@@ -132,6 +137,12 @@ def test_a_bad_field_is_named(tiny_server: Served, fields: dict[str, object], pa
     assert error["type"] == "invalid_request_error"
     assert error["param"] == param
     tiny_server.assert_idle()
+
+
+def test_a_server_may_give_more_logprobs(new_server: NewServer) -> None:
+    server = new_server(config=ServerConfig(max_logprobs=-1))
+    response = post(server, "/v1/completions", prompt="hi", max_tokens=1, logprobs=-1)
+    assert len(response.json()["choices"][0]["logprobs"]["top_logprobs"][0]) > 20
 
 
 @pytest.mark.parametrize("body", [b"", b'{"prompt', b"[]", b"\xff", b'{"prompt": NaN}', b"[" * 20000])

@@ -63,6 +63,10 @@ def test_text_before_a_call_is_kept() -> None:
             [CALL, {"function": {"name": "a", "arguments": "{"}}],
             "messages[0].tool_calls[1].function.arguments",
         ),
+        *(
+            ([{"function": {"name": "a", "arguments": text}}], "messages[0].tool_calls[0].function.arguments")
+            for text in ("[" * 5000, "9" * 5000)
+        ),
     ],
 )
 def test_a_malformed_call_is_named(calls: object, field: str) -> None:

@@ -47,6 +47,8 @@ class ServerOptions:
     """Disconnect a client that reads nothing for so long while its answer waits."""
     max_num_waiting: int = 512
     """Most sequences waiting for one of the --max-num-seqs places; more get 429."""
+    max_logprobs: int = 20
+    """Most logprobs a token that a request may ask for; -1 sets no limit."""
     request_timeout_s: float | None = None
     """Time from a request's arrival to its end where it names none; by default no limit."""
     max_request_timeout_s: float = 3600.0
@@ -80,6 +82,7 @@ class ServerOptions:
             body_timeout_s=self.body_timeout_s,
             stalled_client_timeout_s=self.stalled_client_timeout_s,
             max_num_waiting=self.max_num_waiting,
+            max_logprobs=self.max_logprobs,
             request_timeout_s=self.request_timeout_s,
             max_request_timeout_s=self.max_request_timeout_s,
             drain_timeout_s=self.drain_timeout_s,

@@ -47,6 +47,8 @@ class ServerConfig:
     """A client that reads nothing for so long, while its answer waits, is disconnected."""
     max_num_waiting: int = 512
     """Most sequences waiting for one of the `max_num_seqs` places; more get 429."""
+    max_logprobs: int = 20
+    """Most logprobs that a request may ask for at each token, of its prompt too; -1 sets no limit."""
     request_timeout_s: float | None = None
     """Time from a request's arrival to its end where it names none; None sets no limit."""
     max_request_timeout_s: float = 3600.0
@@ -67,6 +69,7 @@ class ServerConfig:
         self._check_names()
         check_at_least("max_body_bytes", self.max_body_bytes, 1024)
         check_at_least("max_num_waiting", self.max_num_waiting, 0)
+        check_at_least("max_logprobs", self.max_logprobs, -1)
         for name in (
             "body_timeout_s",
             "stalled_client_timeout_s",

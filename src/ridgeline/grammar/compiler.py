@@ -227,4 +227,7 @@ def _check_begins(matcher: LLMatcher, field: str, content: str) -> None:
 
 
 def _one_line(message: str) -> str:
-    return " ".join(message.replace("<non-verbose/>", "").split())
+    """The compiler's message without its line breaks; what it repeats of a long grammar is cut."""
+    words = message.replace("<non-verbose/>", "").split()
+    line = " ".join(word if len(word) <= 80 else f"{word[:40]}…{word[-20:]}" for word in words)
+    return line if len(line) <= 1000 else f"{line[:500]} … {line[-500:]}"

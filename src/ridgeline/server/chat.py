@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -30,6 +30,7 @@ from ridgeline.tools.forms import tool_call_form
 class ChatRequest(SamplingFields, kw_only=True):
     """The body of POST /v1/chat/completions."""
 
+    logprobs_field: ClassVar[str] = "top_logprobs"
     messages: list[dict[str, Any]]
     logprobs: bool | None = None
     top_logprobs: int | None = None

@@ -32,7 +32,7 @@ from ridgeline.server.event_stream import DONE, EventStream, StreamForm
 from ridgeline.server.json_body import Body, parse_body, warning_headers
 from ridgeline.server.response_form import ResponseForm
 from ridgeline.server.responses import RESPONSES_EXAMPLE, ResponsesRequest
-from ridgeline.server.sampling_fields import check_stream_options
+from ridgeline.server.sampling_fields import check_logprobs, check_stream_options
 from ridgeline.server.state import ServerState
 
 _LARGE_BODY_BYTES = 16_384
@@ -107,6 +107,7 @@ async def _answer(
     check_stream_options(fields)
     fields.check()
     params = fields.params(state)
+    check_logprobs(fields, params, state.config.max_logprobs)
     timeout_s = request_timeout_s(request.headers.get(HEADER), fields.timeout, state.config)
     deadline_at_s = arrived_at_s + timeout_s if timeout_s is not None else None
     call = Call(state, params.n * fields.num_prompts, facts_of(request))

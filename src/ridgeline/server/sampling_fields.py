@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -28,6 +28,8 @@ class StreamOptions(msgspec.Struct, kw_only=True):
 class SamplingFields(msgspec.Struct, kw_only=True):
     """Fields of both completions and chat completions; null is as good as absent."""
 
+    logprobs_field: ClassVar[str] = "logprobs"
+    """The field with the number of logprobs a token."""
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -72,6 +74,21 @@ def sampling_params(
     values = {name: getattr(fields, name) for name in _PLAIN if getattr(fields, name) is not None}
     form = output_form(fields.response_format, fields.structured_outputs)
     return SamplingParams(**values, max_tokens=max_tokens, logprobs=logprobs, structured_outputs=form)
+
+
+def check_logprobs(fields: SamplingFields, params: SamplingParams, max_logprobs: int) -> None:
+    """A whole vocabulary at each token is megabytes a token: one request could take all memory.
+
+    Raises:
+        RequestError: more logprobs are asked for than the server gives.
+    """
+    asked = ((fields.logprobs_field, params.logprobs), ("prompt_logprobs", params.prompt_logprobs))
+    for name, count in asked:
+        if max_logprobs >= 0 and count is not None and not 0 <= count <= max_logprobs:
+            remedy = (
+                f"at most {max_logprobs} a token here; the server's --max-logprobs raises it, -1 lifts it"
+            )
+            raise RequestError(name, count, remedy)
 
 
 def check_stream_options(fields: SamplingFields) -> None:

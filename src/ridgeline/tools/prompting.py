@@ -88,7 +88,7 @@ def _calls(message: Mapping[str, object], index: int) -> list[dict[str, object]]
         if isinstance(arguments, str):
             try:
                 arguments = json.loads(arguments or "{}")
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 at = f"{field}[{place}].function.arguments"
                 raise RequestError(at, arguments, f"must be JSON: {error}") from None
         parsed.append({**call, "function": {**function, "arguments": arguments or {}}})
