@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 
 from ridgeline.async_llm import AsyncLLM
+from ridgeline.core.events import DeltasCoalesced
 from ridgeline.core.step import ModelRunnerOutput, SchedulerOutput
 from ridgeline.engine.delta_stream import MAX_PENDING_DELTAS
 from ridgeline.errors import ConfigError, EngineError, RequestError
 from ridgeline.grammar.compiler import GrammarCompiler
 from ridgeline.grammar.matcher import CompiledGrammar
+from ridgeline.metrics.late_tokens import late_tokens
+from ridgeline.metrics.server_record import server_records
 from ridgeline.outputs import CompletionOutput, FinishReason, RequestOutput
 from ridgeline.sampling_params import SamplingParams
 from ridgeline.structured_outputs import StructuredOutputs
@@ -108,6 +111,13 @@ def test_what_a_slow_reader_leaves_is_merged(tiny_model: Path) -> None:
         outputs = [completion for delta in (first, *rest) for completion in delta.outputs]
         assert "".join(completion.text for completion in outputs) == expected.text
         assert [i for completion in outputs for i in completion.token_ids] == expected.token_ids
+        events = await llm.engine.call(llm.parts.event_log.events)
+        merged = [event for event in events if isinstance(event, DeltasCoalesced)][-1]
+        assert merged.num_tokens == max(len(completion.token_ids) for completion in outputs)
+        (record,) = [r for r in server_records(events) if r.request_id == merged.request_id]
+        late = late_tokens(events, record, top=LONG.max_tokens or 0)
+        causes = {entry["token"] for entry in late if entry["cause"] == "client_backpressure"}
+        assert causes == set(range(200 - merged.num_tokens, 200))
 
     run(tiny_model, scenario)
 

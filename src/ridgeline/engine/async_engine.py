@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
+from ridgeline.core.events import DeltasCoalesced
 from ridgeline.engine.delta_stream import DeltaStream
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.failing_step import execute_survivors
@@ -68,7 +69,10 @@ class AsyncEngine:
 
     def open(self, submissions: Sequence[Submission]) -> DeltaStream:
         """Queue requests that are read together; call it in the event loop that reads them."""
-        reader = _Reader(DeltaStream([s.request_id for s in submissions]), asyncio.get_running_loop())
+        request_ids = [submission.request_id for submission in submissions]
+        several = {submission.request_id for submission in submissions if submission.params.n > 1}
+        stream = DeltaStream(request_ids, lambda delta: self._tell_merged(delta, delta.request_id in several))
+        reader = _Reader(stream, asyncio.get_running_loop())
         self._send(lambda: self._add(submissions, reader))
         return reader.stream
 
@@ -102,6 +106,22 @@ class AsyncEngine:
         if thread is not None:
             self._commands.put(lambda: None)
             thread.join()
+
+    def _tell_merged(self, delta: RequestOutput, has_several: bool) -> None:
+        """A slow reader has taken deltas of several steps as one; called in its event loop."""
+        at_s = self._engine.clock.now()
+        events = [
+            DeltasCoalesced(
+                at_s,
+                f"{delta.request_id}-{output.index}" if has_several else delta.request_id,
+                len(output.token_ids),
+            )
+            for output in delta.outputs
+            if output.token_ids
+        ]
+        # An engine that was closed has no listeners to tell.
+        with contextlib.suppress(EngineError):
+            self._send(lambda: self._engine.publish_events(*events))
 
     def _send(self, command: Callable[[], None]) -> None:
         with self._start_lock:

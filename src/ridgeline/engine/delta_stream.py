@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from ridgeline.outputs import RequestOutput
 
@@ -15,11 +15,16 @@ MAX_PENDING_DELTAS = 16
 class DeltaStream:
     """Deltas of the requests of one call. Used in the event loop's thread only.
 
-    The engine never waits for a reader: memory is bounded by merging what is not read.
+    The engine never waits for a reader: memory is bounded by merging what is not read. `on_merged` is told
+    of each merged delta that the reader takes.
     """
 
-    def __init__(self, request_ids: Collection[str]) -> None:
+    def __init__(
+        self, request_ids: Collection[str], on_merged: Callable[[RequestOutput], None] | None = None
+    ) -> None:
         self.unfinished = set(request_ids)
+        self._on_merged = on_merged
+        self._merged: dict[int, RequestOutput] = {}
         self._max_pending = MAX_PENDING_DELTAS * len(request_ids)
         self._pending: deque[RequestOutput] = deque()
         self._error: Exception | None = None
@@ -39,6 +44,7 @@ class DeltaStream:
             for pending in reversed(self._pending):
                 if pending.request_id == delta.request_id:
                     pending.extend(delta)
+                    self._merged[id(pending)] = pending
                     return
         self._pending.append(delta)
         self._wake()
@@ -74,6 +80,10 @@ class DeltaStream:
             await self._wait()
         taken = list(self._pending)
         self._pending.clear()
+        merged, self._merged = self._merged, {}
+        if self._on_merged is not None:
+            for delta in merged.values():
+                self._on_merged(delta)
         return taken
 
     async def _wait(self) -> None:

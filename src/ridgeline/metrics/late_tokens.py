@@ -164,18 +164,24 @@ def _prefill_causes(
 def _backpressure_causes(
     events: Sequence[ev.Event], record: ServerRecord, span: tuple[float, float]
 ) -> list[dict[str, Any]]:
-    """The client read too slowly: what was new was merged with what it had not fetched."""
+    """The client read too slowly: the token was merged with others that it had not fetched."""
     merged = [
         event.num_tokens
         for event in events
         if isinstance(event, ev.DeltasCoalesced)
         and event.request_id == record.request_id
-        and span[0] < event.at_s <= span[1]
+        and span[0] < event.at_s
+        and _num_tokens_between(record, span[1], event.at_s) < event.num_tokens
     ]
     if not merged:
         return []
     text = f"the client reads slowly: {max(merged)} tokens were sent as one"
     return [{"cause": "client_backpressure", "num_tokens": max(merged), "text": text}]
+
+
+def _num_tokens_between(record: ServerRecord, start_s: float, end_s: float) -> int:
+    """Tokens that came later than `start_s`, `end_s` included."""
+    return sum(chunk.num_tokens for chunk in record.chunks if start_s < chunk.at_s <= end_s)
 
 
 def _batch_growth(
