@@ -103,3 +103,17 @@ def test_a_request_that_nobody_knows(observed: Served) -> None:
     assert "nobody" in json.loads(body)["error"]["message"]
     _, _, body = get(observed, "/metrics")
     assert 'path="/debug/requests/{request_id}"' in body  # a template, not what the client wrote
+
+
+def test_each_choice_is_shown_and_a_limit_on_ttft_heeded(observed: Served) -> None:
+    model = observed.client.models.list().data[0].id
+    answer = observed.client.completions.create(
+        model=model, prompt=[3, 4, 5], max_tokens=2, n=2, temperature=1, extra_body={"ignore_eos": True}
+    )
+    for choice in (0, 1):
+        status, _, body = get(observed, f"/debug/requests/{answer.id}?choice={choice}&ttft_ms=3600000")
+        document = json.loads(body)
+        assert (status, document["completion_tokens"]) == (200, 2)
+        assert document["request_id"].endswith(f"-{choice}")
+        assert {entry["token"] for entry in document["late_tokens"]} == {1}
+    assert get(observed, f"/debug/requests/{answer.id}?choice=2")[0] == 404

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -29,16 +32,23 @@ def observation_router(state: ServerState) -> APIRouter:
         return Response(body, headers={"content-type": content_type})
 
     @router.get("/debug/requests/{request_id}", response_model=None)
-    async def show_request(request_id: str) -> Response:
+    async def show_request(
+        request_id: str,
+        choice: Annotated[int, Query(ge=0)] = 0,
+        ttft_ms: Annotated[float | None, Query(gt=0)] = None,
+    ) -> Response:
         """A request's life out of the event log, with the causes of its late tokens; 404 once it is gone.
 
-        The id is the answer's or the request's `x-request-id`.
+        The id is the answer's or the request's `x-request-id`; `choice` is the index of one of several.
+        With `ttft_ms` the first token counts as late only beyond that limit.
         """
         llm = loaded_llm(state)
         events = await llm.engine.call(llm.parts.event_log.events)
         engine_id = state.known_ids.engine_id(request_id) or request_id
-        for each in (engine_id, f"{engine_id}-0"):
-            document = await llm.in_text_thread(request_timeline, events, each)
+        slo_s = ttft_ms / 1000 if ttft_ms is not None else None
+        timeline = partial(request_timeline, ttft_slo_s=slo_s)
+        for each in (f"{engine_id}-{choice}", *([engine_id] if choice == 0 else [])):
+            document = await llm.in_text_thread(timeline, events, each)
             if document is not None:
                 return JSONResponse(document)
         return error_response(404, f"the event log does not know the request {request_id!r}")
