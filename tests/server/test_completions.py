@@ -220,3 +220,22 @@ def test_a_bug_of_ours_keeps_the_shape(
     assert response.status_code == (200 if stream else 500)
     assert body["error"] == {"message": "internal error", "type": "server_error", "param": None, "code": None}
     server.assert_idle()
+
+
+def test_the_token_that_stands_there_is_among_the_top_ones(tiny_server: Served) -> None:
+    body = {"prompt": "hi", "max_tokens": 12, "ignore_eos": True, "temperature": 2, "seed": 1, "logprobs": 1}
+    logprobs = post(tiny_server, "/v1/completions", **body).json()["choices"][0]["logprobs"]
+    for token, logprob, top in zip(
+        logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True
+    ):
+        assert 1 <= len(top) <= 2
+        assert max(top.values()) >= top[token] >= logprob
+
+
+def test_a_continuous_usage_begins_with_the_prompt(tiny_server: Served) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    messages = [{"role": "user", "content": "Hi"}]
+    body = {"messages": messages, "max_tokens": 3, "stream": True, "stream_options": options}
+    chunks = events(post(tiny_server, "/v1/chat/completions", **body))
+    assert {chunk["usage"]["prompt_tokens"] for chunk in chunks} == {chunks[-1]["usage"]["prompt_tokens"]}
+    assert chunks[0]["usage"]["completion_tokens"] == 0

@@ -42,6 +42,8 @@ def test_liveness(tiny_server: Served) -> None:
 def test_what_does_not_exist_is_refused_in_the_same_shape(tiny_server: Served) -> None:
     for response, status in (
         (httpx.get(f"{tiny_server.url}/nope"), 404),
+        (httpx.get(f"{tiny_server.url}/v1/models/../nope/"), 404),
+        (httpx.post(f"{tiny_server.url}/v1/completions/"), 404),
         (httpx.get(f"{tiny_server.url}/v1/completions"), 405),
         (post(tiny_server, "/v1/embeddings", input="x"), 400),
         (post(tiny_server, "/tokenize"), 400),

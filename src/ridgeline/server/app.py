@@ -17,7 +17,9 @@ from ridgeline.server.tokenization import tokenization_router
 
 def new_app(state: ServerState) -> FastAPI:
     """The endpoints over `state`, whose engine may still be loading."""
-    app = FastAPI(title="ridgeline", version=__version__, redoc_url=None, docs_url=None)
+    app = FastAPI(
+        title="ridgeline", version=__version__, redoc_url=None, redirect_slashes=False, docs_url=None
+    )
     install_error_handlers(app)
     for router in (
         liveness_router(state),

@@ -121,7 +121,7 @@ class ChatForm:
             "created": int(wall_time_s()),
             "model": name[1],
         }
-        self._writer = ChunkWriter({**self._head, "object": "chat.completion.chunk"}, fields)
+        self._writer = ChunkWriter({**self._head, "object": "chat.completion.chunk"}, fields, submissions)
 
     def first_events(self) -> bytes:
         """The role of each choice."""

@@ -94,7 +94,7 @@ class CompletionForm:
             "created": int(wall_time_s()),
             "model": name[1],
         }
-        self._writer = ChunkWriter(self._head, fields)
+        self._writer = ChunkWriter(self._head, fields, submissions)
         self._submissions = submissions
         self._places = {s.request_id: i for i, s in enumerate(submissions)}
         self._offsets: dict[int, int] = {}

@@ -49,10 +49,8 @@ def completion_logprobs(
             for token_id, position in zip(token_ids, positions, strict=True)
         ],
         "top_logprobs": [
-            {entry.decoded_token: entry.logprob for _, entry in _top(position, num_top)}
-            if position is not None
-            else None
-            for position in positions
+            _top_texts(position, num_top, token_id) if position is not None else None
+            for token_id, position in zip(token_ids, positions, strict=True)
         ],
         "text_offset": offsets,
     }
@@ -73,6 +71,14 @@ def prompt_logprobs_document(
         else None
         for position in positions
     ]
+
+
+def _top_texts(position: LogprobsAtPosition, num_top: int, token_id: int) -> dict[str, float]:
+    """The best tokens and the one that stands there, `num_top` + 1 at most; of one text the best counts."""
+    texts = {position[token_id].decoded_token: position[token_id].logprob}
+    for _, entry in reversed(_top(position, num_top)):
+        texts[entry.decoded_token] = entry.logprob
+    return texts
 
 
 def _top(position: LogprobsAtPosition, num_top: int) -> list[tuple[int, Logprob]]:

@@ -18,12 +18,16 @@ class Usage:
 
     def add(self, output: RequestOutput) -> None:
         """Take a delta, or a whole output once."""
-        if output.request_id not in self._seen:
-            self._seen.add(output.request_id)
-            self.prompt_tokens += len(output.prompt_token_ids)
+        self.add_prompt(output.request_id, len(output.prompt_token_ids))
         self.completion_tokens += sum(len(c.token_ids) for c in output.outputs)
         if output.metrics is not None:
             self.cached_tokens += output.metrics.num_cached_tokens
+
+    def add_prompt(self, request_id: str, num_tokens: int) -> None:
+        """Take a request's prompt, once; for counts that are shown before its first delta."""
+        if request_id not in self._seen:
+            self._seen.add(request_id)
+            self.prompt_tokens += num_tokens
 
     def document(self) -> dict[str, object]:
         """The `usage` object."""
