@@ -11,6 +11,7 @@ from tests.server.conftest import NewServer, Served
 from ridgeline.config.server import ServerConfig
 from ridgeline.llm import LLM
 from ridgeline.sampling_params import SamplingParams
+from ridgeline.server import sampling_fields
 from ridgeline.server.completions import CompletionForm
 
 
@@ -136,6 +137,19 @@ def test_a_bad_field_is_named(tiny_server: Served, fields: dict[str, object], pa
     error = response.json()["error"]
     assert error["type"] == "invalid_request_error"
     assert error["param"] == param
+    tiny_server.assert_idle()
+
+
+def test_an_answer_holds_a_bounded_number_of_its_prompts_logprobs(
+    tiny_server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling_fields, "MAX_PROMPT_LOGPROBS", 100)
+    body = {"prompt": [[5] * 6, [7] * 4], "prompt_logprobs": 4, "max_tokens": 1}
+    assert post(tiny_server, "/v1/completions", **body, n=2).status_code == 200
+    for stream in (False, True):
+        response = post(tiny_server, "/v1/completions", **body, n=3, stream=stream)
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "prompt_logprobs"
     tiny_server.assert_idle()
 
 

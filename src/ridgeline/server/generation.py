@@ -32,7 +32,7 @@ from ridgeline.server.event_stream import DONE, EventStream, StreamForm
 from ridgeline.server.json_body import Body, parse_body, warning_headers
 from ridgeline.server.response_form import ResponseForm
 from ridgeline.server.responses import RESPONSES_EXAMPLE, ResponsesRequest
-from ridgeline.server.sampling_fields import check_logprobs, check_stream_options
+from ridgeline.server.sampling_fields import check_logprobs, check_prompt_logprobs, check_stream_options
 from ridgeline.server.state import ServerState
 
 _LARGE_BODY_BYTES = 16_384
@@ -122,7 +122,7 @@ async def _answer(
         form = endpoint.form(fields, (request_id, model), submissions, state)
         headers = warning_headers(body.unknown)
         if not fields.stream:
-            content = form.whole(await call.whole(submissions))
+            content = await _written(state, form, await call.whole(submissions))
             return Response(content, media_type="application/json", headers=headers)
         await call.start(submissions)
         is_handed_on = True
@@ -136,6 +136,13 @@ async def _answer(
             call.close()
 
 
+async def _written(state: ServerState, form: Form, outputs: list[RequestOutput]) -> bytes:
+    """The whole answer; one with logprobs may be megabytes and is written in a text thread."""
+    if any(o.prompt_logprobs is not None or o.outputs[0].logprobs is not None for o in outputs):
+        return await loaded_llm(state).in_text_thread(form.whole, outputs)
+    return form.whole(outputs)
+
+
 def _submissions(
     fields: Fields,
     prompts: Sequence[ParsedPrompt],
@@ -143,7 +150,12 @@ def _submissions(
     request_id: str,
     times: tuple[float, float | None],
 ) -> list[Submission]:
-    """One for each prompt, under the id of the answer."""
+    """One for each prompt, under the id of the answer.
+
+    Raises:
+        RequestError: they ask for too many logprobs of the prompts.
+    """
+    check_prompt_logprobs(params, sum(len(prompt.token_ids) for prompt in prompts))
     arrived_at_s, deadline_at_s = times
     return [
         Submission(

@@ -10,6 +10,8 @@ from ridgeline.errors import RequestError
 from ridgeline.sampling_params import SamplingParams
 from ridgeline.server.output_form import output_form, renamed
 
+MAX_PROMPT_LOGPROBS = 1_000_000
+"""Most logprobs of prompts in one answer, which each of `n` choices repeats: some 60 MB."""
 _PLAIN = (
     *("n", "temperature", "top_p", "top_k", "min_p", "seed", "logit_bias"),
     *("presence_penalty", "frequency_penalty", "repetition_penalty"),
@@ -89,6 +91,22 @@ def check_logprobs(fields: SamplingFields, params: SamplingParams, max_logprobs:
                 f"at most {max_logprobs} a token here; the server's --max-logprobs raises it, -1 lifts it"
             )
             raise RequestError(name, count, remedy)
+
+
+def check_prompt_logprobs(params: SamplingParams, num_prompt_tokens: int) -> None:
+    """Bound what one answer holds of its prompts.
+
+    Raises:
+        RequestError: tokens × logprobs × choices are too many.
+    """
+    if params.prompt_logprobs is None:
+        return
+    asked = num_prompt_tokens * (params.prompt_logprobs + 1) * params.n
+    if asked > MAX_PROMPT_LOGPROBS:
+        remedy = (
+            f"{asked} logprobs in one answer, at most {MAX_PROMPT_LOGPROBS}: ask for less, or a smaller n"
+        )
+        raise RequestError("prompt_logprobs", params.prompt_logprobs, remedy)
 
 
 def check_stream_options(fields: SamplingFields) -> None:
