@@ -18,6 +18,9 @@ from tests.server.conftest import Served, serve
 from ridgeline.async_llm import AsyncLLM
 from ridgeline.config.server import ServerConfig
 from ridgeline.metrics.prometheus import MetricsSettings, ServerMetrics
+from ridgeline.perf.op_costs import step_costs
+from ridgeline.perf.step_shape import StepRow, StepShape
+from ridgeline.server.observation import describe_engine
 from ridgeline.server.request_ids import KnownIds
 
 
@@ -25,6 +28,7 @@ from ridgeline.server.request_ids import KnownIds
 def observed(tiny_model: Path) -> Iterator[Served]:
     metrics = ServerMetrics(MetricsSettings(model_name="tiny", prefixes=("ridgeline", "vllm")))
     llm = AsyncLLM(str(tiny_model), num_threads=1, listeners=[metrics])
+    describe_engine(metrics, llm)
     yield from serve(llm, ServerConfig(), metrics)
 
 
@@ -117,3 +121,28 @@ def test_each_choice_is_shown_and_a_limit_on_ttft_heeded(observed: Served) -> No
         assert document["request_id"].endswith(f"-{choice}")
         assert {entry["token"] for entry in document["late_tokens"]} == {1}
     assert get(observed, f"/debug/requests/{answer.id}?choice=2")[0] == 404
+
+
+def test_the_work_done_and_the_configuration_are_shown(observed: Served) -> None:
+    limits, model = observed.llm.parts.limits, observed.llm.parts.model_shape
+    before = samples(observed)
+    observed.client.completions.create(
+        model=observed.llm.model_name, prompt=[3, 4, 5], max_tokens=1, extra_body={"cache_salt": "alone"}
+    )
+    after = samples(observed)
+    costs = step_costs(model, StepShape([StepRow(0, 3, 1)]))
+    for op, cost in costs.items():
+        name = "ridgeline:op_flops_total"
+        assert after[name, op] - before.get((name, op), 0) == cost.flops
+    name = "ridgeline:estimated_flops_per_gpu_total"
+    assert after[name, None] - before[name, None] == sum(cost.flops for cost in costs.values())
+    _, _, body = get(observed, "/metrics")
+    (info,) = [line for line in body.splitlines() if line.startswith("ridgeline:cache_config_info{")]
+    assert f'block_size="{limits.block_size}"' in info
+    assert f'num_gpu_blocks="{limits.num_blocks}"' in info
+
+
+def samples(server: Served) -> dict[tuple[str, str | None], float]:
+    _, _, body = get(server, "/metrics")
+    families = text_string_to_metric_families(body)
+    return {(s.name, s.labels.get("op")): s.value for family in families for s in family.samples}

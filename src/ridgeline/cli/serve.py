@@ -21,6 +21,7 @@ from ridgeline.server.guards import guarded
 from ridgeline.server.lifecycle import Lifecycle, Listening
 from ridgeline.server.listeners import listen, url_of
 from ridgeline.server.log_writer import log_to_stderr
+from ridgeline.server.observation import describe_engine
 from ridgeline.server.process_title import hide_arguments
 from ridgeline.server.state import ServerState
 
@@ -63,12 +64,18 @@ def serve(
         Lifecycle(
             state,
             listening,
-            lambda: AsyncLLM(**options.settings(), listeners=[state.metrics], clock=state.clock),
+            lambda: _load(options, state),
             lambda: _tell_ready(url_of(listening[0].listener), state),
             log_writer=log_writer,
         ).run()
     finally:
         log_writer.close()
+
+
+def _load(options: EngineOptions, state: ServerState) -> AsyncLLM:
+    llm = AsyncLLM(**options.settings(), listeners=[state.metrics], clock=state.clock)
+    describe_engine(state.metrics, llm)
+    return llm
 
 
 def _with_model(engine: EngineOptions, model: str | None) -> EngineOptions:

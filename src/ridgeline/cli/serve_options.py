@@ -57,6 +57,8 @@ class ServerOptions:
     """How long running requests may go on after SIGTERM."""
     metrics_prefix: str = "ridgeline"
     """Prefixes of the metrics' names, separated by commas: vllm serves vLLM's dashboards."""
+    metrics_buckets: Annotated[tuple[str, ...], Words] = ()
+    """Replace a family of buckets of histograms, as itl=0.005,0.01,0.02; may name several."""
     tool_call_parser: str = "auto"
     """How the model writes tool calls: hermes, llama3_json, json, or auto, which goes by its template."""
     log_format: str = "text"
@@ -87,6 +89,7 @@ class ServerOptions:
             max_request_timeout_s=self.max_request_timeout_s,
             drain_timeout_s=self.drain_timeout_s,
             metrics_prefixes=tuple(name.strip() for name in self.metrics_prefix.split(",")),
+            metrics_buckets=self.metrics_buckets,
             tool_call_parser=self.tool_call_parser,
             log_format=self.log_format,
             log_bodies=self.log_bodies,

@@ -57,6 +57,8 @@ class ServerConfig:
     """How long running requests may go on after SIGTERM; then they end with finish reason timeout."""
     metrics_prefixes: tuple[str, ...] = ("ridgeline",)
     """Prefixes of the metrics' names; each metric is exposed under all of them."""
+    metrics_buckets: tuple[str, ...] = ()
+    """FAMILY=LIMITS for each family of the histograms' buckets to replace."""
     tool_call_parser: str = "auto"
     """How the model writes tool calls: auto goes by its template, then by its family."""
     log_format: str = "text"

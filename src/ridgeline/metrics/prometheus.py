@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -71,6 +71,17 @@ class ServerMetrics:
         self._lock = threading.Lock()
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
+
+    def describe_engine(
+        self, *, max_model_len: int, cache_config: Mapping[str, str], costs_of: StepCosts
+    ) -> None:
+        """What is known once the model is loaded; must come before the first event."""
+        with self._lock:
+            assert not self._totals.ops.measured, "steps were counted without this"
+            self._settings = replace(
+                self._settings, max_model_len=max_model_len, cache_config=dict(cache_config)
+            )
+            self._totals = ServerTotals(family_limits(max_model_len, self._settings.buckets), costs_of)
 
     def record(self, events: Iterable[Event]) -> None:
         """Take the events of one step."""

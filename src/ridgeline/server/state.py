@@ -7,6 +7,7 @@ from typing import Protocol
 
 from ridgeline.config.server import ServerConfig
 from ridgeline.engine.clock import Clock
+from ridgeline.metrics.buckets import parse_buckets
 from ridgeline.metrics.prometheus import MetricsSettings, ServerMetrics
 from ridgeline.outputs import FinishReason
 from ridgeline.server.admission import Admission
@@ -47,7 +48,11 @@ class ServerState:
     def __post_init__(self) -> None:
         names = self.config.served_model_names or ("ridgeline",)
         self.metrics = ServerMetrics(
-            MetricsSettings(model_name=names[0], prefixes=self.config.metrics_prefixes)
+            MetricsSettings(
+                model_name=names[0],
+                prefixes=self.config.metrics_prefixes,
+                buckets=parse_buckets(self.config.metrics_buckets),
+            )
         )
 
     @property
