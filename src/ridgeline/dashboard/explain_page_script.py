@@ -8,7 +8,8 @@ const darkMode = matchMedia("(prefers-color-scheme: dark)");
 const ink = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const hues = [210, 28, 145, 320, 265, 50, 185, 0, 95];
 const colour = i => `hsl(${hues[i % hues.length]}, ${darkMode.matches ? "75%, 66%" : "75%, 38%"})`;
-const ms = s => s < 1e-3 ? (s * 1e6).toFixed(0) + " µs" : (s * 1e3).toPrecision(3) + " ms";
+const ms = s => s < 1e-3 ? (s * 1e6).toFixed(0) + " µs"
+  : s < 0.9995 ? (s * 1e3).toPrecision(3) + " ms" : s.toFixed(2) + " s";
 const big = v => {
   const scale = [[1e12, " T"], [1e9, " G"], [1e6, " M"], [1e3, " k"]].find(([size]) => v >= size) || [1, " "];
   return (v / scale[0]).toPrecision(3) + scale[1];
