@@ -73,6 +73,7 @@ class EventStream(Response):
         except Exception as error:  # noqa: BLE001 - raised again, once the client knows
             fault = error
             chunk += form.error_events(error) + self._end_mark
+        self._call.close()  # who reads the end finds the places free
         await _send_body(send, chunk)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         if fault is not None:
