@@ -72,12 +72,7 @@ class ServerConfig:
         check_at_least("max_body_bytes", self.max_body_bytes, 1024)
         check_at_least("max_num_waiting", self.max_num_waiting, 0)
         check_at_least("max_logprobs", self.max_logprobs, -1)
-        for name in (
-            "body_timeout_s",
-            "stalled_client_timeout_s",
-            "max_request_timeout_s",
-            "drain_timeout_s",
-        ):
+        for name in _DURATIONS:
             check_seconds(name, getattr(self, name))
         if self.request_timeout_s is not None:
             check_seconds("request_timeout_s", self.request_timeout_s)

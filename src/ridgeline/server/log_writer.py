@@ -80,11 +80,7 @@ class LogWriter(logging.Handler):
 def log_to_stderr(log_format: str) -> LogWriter:
     """Send ridgeline's and uvicorn's messages to stderr through one writer."""
     writer = LogWriter(sys.stderr, LineFormatter(log_format))
-    for name, level in (
-        ("ridgeline", logging.INFO),
-        ("uvicorn", logging.ERROR),
-        ("asyncio", logging.WARNING),
-    ):
+    for name, level in _LEVELS.items():
         logger = logging.getLogger(name)
         logger.handlers = [writer]
         logger.propagate = False
