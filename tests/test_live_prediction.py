@@ -16,7 +16,7 @@ from ridgeline.hub.store import resolve_model
 from ridgeline.perf.op_cost import OPS
 
 pytestmark = pytest.mark.golden
-PARAMS = SamplingParams(temperature=0, max_tokens=4)
+PARAMS = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 
 
 def steps_of(llm: LLM) -> list[StepFinished]:

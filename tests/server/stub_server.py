@@ -1,7 +1,8 @@
 """A server process without a model: the real guards and lifecycle around an app of three routes.
 
-Run as `python -m tests.server.stub_server JSON`, the JSON being arguments of `ServerConfig` and `load_s`,
-`num_seqs`. `/v1/count?n=N` streams N numbers, 20 ms apart, and tells in its last line why it ended.
+Run as `python -m tests.server.stub_server JSON`, the JSON being arguments of `ServerConfig` and `load_s` (a
+failure if negative), `load_once_there` (a file that the load waits for), `num_seqs`. `/v1/count?n=N` streams N
+numbers, 20 ms apart, and tells in its last line why it ended.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import sys
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -104,6 +106,7 @@ def new_app(state: ServerState) -> Starlette:
 def main() -> None:
     settings = json.loads(sys.argv[1])
     load_s, num_seqs = settings.pop("load_s", 0), settings.pop("num_seqs", 2)
+    load_once_there = Path(settings.pop("load_once_there", "/"))
     settings = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}
     config = ServerConfig(**{"port": 0, **settings})
     admission = Admission(max_num_seqs=num_seqs, max_num_waiting=config.max_num_waiting)
@@ -119,6 +122,8 @@ def main() -> None:
         if load_s < 0:
             raise ConfigError("model", "stub", "does not load")
         time.sleep(load_s)
+        while not load_once_there.exists():
+            time.sleep(0.02)
         return Counting()
 
     log_writer = log_to_stderr(config.log_format)

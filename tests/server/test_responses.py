@@ -132,9 +132,9 @@ def test_a_failure_amid_a_stream_is_a_typed_event(new_server: NewServer, stops_a
     engine = server.llm.parts.engine
     num_tokens = {"nothing": 0, "text": 3, "arguments": 34}[stops_at]
     engine._executor = FailingExecutor(engine._executor, num_tokens)
-    asked: dict[str, Any] = {"model": "tiny-llama", "input": "go", "stream": True}
+    asked: dict[str, Any] = {"model": "tiny-llama", "input": "go", "stream": True, "temperature": 0}
     if stops_at == "arguments":
-        asked |= {"tools": [TOOL], "tool_choice": "required", "temperature": 0}
+        asked |= {"tools": [TOOL], "tool_choice": "required"}
     events = create(server, **asked)
     assert [event.sequence_number for event in events] == list(range(len(events)))
     error, failed = next(event for event in events if event.type == "error"), events[-1]

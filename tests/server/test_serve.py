@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.server.server_process import Answer, Process, read_answer, request_bytes, started
+from tests.server.server_process import HANG_S, Answer, Process, read_answer, request_bytes, started
 
 pytestmark = pytest.mark.golden
 
@@ -64,18 +65,32 @@ def request_lines(server: Process) -> list[dict]:
 
 
 def is_idle(server: Process) -> None:
-    """The next good request is answered, and nothing is held by what came before."""
-    answer = post(server, prompt="Hello", max_tokens=1)
-    assert answer.status == 200, answer.body
+    """What came before goes, and holds nothing then; the next good request is answered."""
+    ends_at_s = time.monotonic() + HANG_S
+    while True:
+        answer, held = post(server, prompt="Hello", max_tokens=1), gauges(server)
+        if answer.status == 200 and not any(held):
+            return
+        # A client's departure may not be noticed yet; its place makes the next one wait.
+        assert answer.status in (200, 429), answer.body
+        assert time.monotonic() < ends_at_s, held
+        time.sleep(0.02)
+
+
+def gauges(server: Process) -> list[float]:
+    """Requests that run, requests that wait, the share of blocks in use."""
     page = server.send("GET", "/metrics").body.decode()
-    for gauge in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
-        values = [line.split()[-1] for line in page.splitlines() if line.startswith(f"ridgeline:{gauge}{{")]
-        assert values, gauge
-        assert float(values[0]) == 0.0, gauge
+    return [
+        float(line.split()[-1])
+        for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+        for line in page.splitlines()
+        if line.startswith(f"ridgeline:{name}{{")
+    ]
 
 
 def test_a_request_has_one_line_with_its_figures(server: Process) -> None:
-    answer = post(server, prompt="The capital of France is", max_tokens=4, headers={"x_request_id": "line-1"})
+    body = {"prompt": "The capital of France is", "max_tokens": 4, "ignore_eos": True}
+    answer = post(server, headers={"x_request_id": "line-1"}, **body)
     usage = json.loads(answer.body)["usage"]
     server.wait_for('"line-1"', server.err)
     (line,) = [line for line in request_lines(server) if line["request_id"] == "line-1"]
@@ -87,16 +102,21 @@ def test_a_request_has_one_line_with_its_figures(server: Process) -> None:
 
 
 def test_overload_is_429_at_once_and_the_accepted_end(server: Process) -> None:
-    with ThreadPoolExecutor(16) as pool:
-        answers = list(
-            pool.map(lambda _: post(server, prompt="Hi", max_tokens=60, ignore_eos=True), range(16))
-        )
-    statuses = [answer.status for answer in answers]
-    assert set(statuses) == {200, 429}
-    assert statuses.count(200) >= 5
-    refused = [answer for answer in answers if answer.status == 429]
+    """Two run until they are let go, three wait behind them: whoever comes meanwhile is refused."""
+    running = [open_stream(server) for _ in range(2)]
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(post, server, prompt="Hi", max_tokens=4, ignore_eos=True) for _ in range(3)]
+        ends_at_s = time.monotonic() + HANG_S
+        while gauges(server)[:2] != [2.0, 3.0] and time.monotonic() < ends_at_s:
+            time.sleep(0.02)
+        refused = [post(server, prompt="Hi", max_tokens=4) for _ in range(8)]
+        for stream in running:
+            stream.close()
+        accepted = [one.result() for one in waiting]
+    assert {answer.status for answer in refused} == {429}
     assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
     assert {answer.error["type"] for answer in refused} == {"rate_limit_error"}
+    assert {answer.status for answer in accepted} == {200}
     page = server.send("GET", "/metrics").body.decode()
     (line,) = [
         line for line in page.splitlines() if "admission_rejections_total{" in line and "queue_full" in line
@@ -110,9 +130,9 @@ def test_each_of_n_counts(server: Process) -> None:
     assert post(server, prompt="Hi", max_tokens=1, n=5).status == 200
 
 
-@pytest.mark.parametrize("headers", [{"x_request_timeout": "0.3"}, {}])
+@pytest.mark.parametrize("headers", [{"x_request_timeout": "2"}, {}])
 def test_a_deadline_ends_a_request_with_what_it_has(server: Process, headers: dict[str, str]) -> None:
-    body = {**LONG, **({} if headers else {"timeout": 0.3})}
+    body = {**LONG, **({} if headers else {"timeout": 2})}
     answered = events(post(server, headers=headers, **body).body)
     assert finish_reason(answered) == "timeout"
     assert len(answered) > 1
@@ -134,16 +154,21 @@ def test_nobody_generates_for_a_client_that_left(server: Process) -> None:
         text = json.dumps({**LONG, "prompt": "word " * 3000}).encode()
         connection.sendall(request_bytes("POST", "/v1/completions", body=text))
         connection.close()
-    is_idle(server)
-    while len(request_lines(server)) < before + 6:
+    ended: list[dict] = []
+    for _ in range(100):
         is_idle(server)
-    ended = request_lines(server)[before:]
-    assert all(line.get("completion_tokens", 0) < 4000 for line in ended)
+        # The probes of `is_idle` have one token; a departure is never told how many it had.
+        lines = [line for line in request_lines(server)[before:] if line["status"] != 429]
+        ended = [line for line in lines if line.get("completion_tokens") != 1]
+        if len(ended) == 5:
+            break
+    assert len(ended) == 5
+    assert all("completion_tokens" not in line for line in ended)
     assert not [line for line in server.err if "Traceback" in line]
 
 
 def test_sigterm_lets_a_stream_end(model_path: Path) -> None:
-    with serve(model_path) as server, open_stream(server, max_tokens=80) as stream:
+    with serve(model_path) as server, open_stream(server, max_tokens=300) as stream:
         server.popen.send_signal(signal.SIGTERM)
         server.wait_for("stopping: 1 sequences", server.err)
         refused = post(server, prompt="Hi")
@@ -187,7 +212,7 @@ def test_own_port_for_metrics_and_admin(tiny_model: Path) -> None:
         port = int(line.partition("metrics and admin on http://127.0.0.1:")[2].split(",")[0])
         assert server.send("POST", "/reset_prefix_cache").status == 404
         assert server.send("GET", "/metrics").status == 404
-        post(server, prompt="Hi", max_tokens=2)
+        post(server, prompt="Hi", max_tokens=2, ignore_eos=True)
         with socket.create_connection(("127.0.0.1", port), timeout=60) as admin:
             admin.sendall(request_bytes("POST", "/reset_prefix_cache"))
             assert read_answer(admin).status == 200

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from tests.server.server_process import HANG_S, Process, read_answer, request_bytes, started, stub
@@ -25,10 +26,12 @@ def open_stream(server: Process, num_lines: int) -> socket.socket:
     return connection
 
 
-def test_503_while_loading_then_served() -> None:
-    with stub(until="listening", load_s=1.5) as server:
+def test_503_while_loading_then_served(tmp_path: Path) -> None:
+    loadable = tmp_path / "loadable"
+    with stub(until="listening", load_once_there=str(loadable)) as server:
         loading = server.send("GET", "/v1/echo")
         assert json.loads(server.send("GET", "/health").body)["phase"] == "loading"
+        loadable.touch()
         server.wait_for("ready", server.out)
         assert server.send("GET", "/v1/echo").status == 200
         assert server.end() == 0
@@ -60,7 +63,7 @@ def test_a_taken_port_is_one_line() -> None:
 
 def test_a_drain_lets_streams_end_and_takes_no_more() -> None:
     with stub() as server:
-        stream, idle = open_stream(server, 60), server.connect()
+        stream, idle = open_stream(server, 150), server.connect()
         server.popen.send_signal(signal.SIGTERM)
         server.wait_for("stopping: 1 sequences", server.err)
         refused = server.send("GET", "/v1/echo")

@@ -157,7 +157,7 @@ def test_recursion_is_followed(
 ) -> None:
     """The small model would rather go on: a bias for the tokens that end makes some answers end, nested."""
     token_ids = [token_id for text in ends for token_id in tokens(client, text)]
-    for bias, seed in [(bias, seed) for bias in (3, 4) for seed in range(6)]:
+    for bias, seed in [(bias, seed) for seed in range(20) for bias in (3, 4)]:
         asked = body(question, **following(schema), temperature=1, seed=seed, max_completion_tokens=200)
         asked["logit_bias"] = {str(token_id): bias for token_id in token_ids}
         choice = client.chat.completions.create(**asked).choices[0]
