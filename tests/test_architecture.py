@@ -34,7 +34,7 @@ ROOM_CEILINGS = {
     "workload": 1000,
     "dashboard": 1800,
     "model": 1400,
-    "engine": 1400,
+    "engine": 1460,
     "bench": 1900,
     "loadgen": 4600,
     "explain": 2000,
@@ -49,12 +49,17 @@ LEAF_CEILINGS = {
     "structured_outputs.py": 130,
     "outputs.py": 150,
     "build.py": 260,
-    "llm.py": 300,
+    "llm.py": 320,
     "async_llm.py": 300,
 }
 DRAWERS = {"utils", "helpers", "common", "misc", "base"}
 # Public doors that take every setting by name.
-MANY_PARAMETERS = {("llm.py", "__init__")}
+MANY_PARAMETERS = {
+    ("llm.py", "__init__"),
+    ("llm.py", "chat"),
+    ("llm.py", "stream_chat"),
+    ("async_llm.py", "chat"),
+}
 
 
 def python_files() -> list[Path]:

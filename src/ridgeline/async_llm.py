@@ -17,6 +17,7 @@ from ridgeline.config.env import home_dir
 from ridgeline.config.scheduler import SchedulerConfig
 from ridgeline.engine.async_engine import AsyncEngine, Submission
 from ridgeline.engine.clock import Clock, MonotonicClock
+from ridgeline.engine.conversation import TemplateOptions, chat_ids
 from ridgeline.engine.delta_stream import DeltaStream
 from ridgeline.engine.engine import EngineStats, EventListener
 from ridgeline.engine.input_processor import ParsedPrompt, Prompt
@@ -116,18 +117,31 @@ class AsyncLLM:
             async for delta in deltas:
                 yield delta
 
-    async def chat(
+    async def chat(  # noqa: PLR0913 - those of `LLM.chat`, and a request's
         self,
         messages: Sequence[Message],
         params: SamplingParams | None = None,
         *,
-        add_generation_prompt: bool = True,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        chat_template_kwargs: Mapping[str, object] | None = None,
         request_id: str | None = None,
         deadline_s: float | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Answer one conversation through the model's chat template; yields deltas as `generate` does."""
+        """Answer one conversation as `LLM.chat` does; yields deltas as `generate` does.
+
+        Raises:
+            RequestError: messages, tools or parameters can't be served, or the options contradict each
+                other.
+        """
+        options = TemplateOptions(
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            chat_template_kwargs=chat_template_kwargs,
+        )
         token_ids = await self.in_text_thread(
-            self.tokenizer.apply_chat_template, messages, add_generation_prompt=add_generation_prompt
+            chat_ids, self.tokenizer, messages, options=options, tools=tools, model_name=self.model_name
         )
         answer = self.generate(token_ids, params, request_id=request_id, deadline_s=deadline_s)
         async with aclosing(answer) as deltas:

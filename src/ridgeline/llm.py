@@ -11,6 +11,7 @@ from ridgeline.config.engine import EngineConfig
 from ridgeline.config.env import home_dir
 from ridgeline.config.scheduler import SchedulerConfig
 from ridgeline.engine.clock import MonotonicClock
+from ridgeline.engine.conversation import TemplateOptions, chat_ids
 from ridgeline.engine.engine import EngineStats
 from ridgeline.engine.input_processor import ParsedPrompt, Prompt, as_prompt_list, with_priorities
 from ridgeline.engine.progress import ProgressBar
@@ -135,24 +136,38 @@ class LLM:
         parsed = with_priorities(parsed, priority)
         return self._run(parsed, sampling_params, arrived_at_s, progress=progress)
 
-    def chat(
+    def chat(  # noqa: PLR0913 - vLLM's arguments
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        add_generation_prompt: bool = True,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        chat_template_kwargs: Mapping[str, object] | None = None,
         cache_salt: str | None = None,
         progress: bool = True,
     ) -> list[RequestOutput]:
         """Answer one conversation, or each of a list of them, through the model's chat template.
 
+        The model's turn is opened unless `add_generation_prompt` is false or, by `continue_final_message`,
+        the answer goes on with the last message. `tools` are functions as OpenAI writes them: the model is
+        told of them, and its calls stand in the text. `chat_template_kwargs` are further names for the
+        template.
+
         Raises:
-            RequestError: messages or parameters can't be served, or the model has no chat template.
+            RequestError: messages, tools or parameters can't be served, the options contradict each other,
+                or the model has no chat template.
         """
         arrived_at_s = self._clock.now()
         many = isinstance(messages, list | tuple) and bool(messages) and isinstance(messages[0], list | tuple)
+        options = TemplateOptions(
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            chat_template_kwargs=chat_template_kwargs,
+        )
         parsed = [
-            self._parse_chat(conversation, cache_salt, add_generation_prompt=add_generation_prompt)
+            self._parse_chat(conversation, options, tools=tools, cache_salt=cache_salt)
             for conversation in (messages if many else [messages])
         ]
         return self._run(parsed, sampling_params, arrived_at_s, progress=progress)
@@ -171,17 +186,25 @@ class LLM:
         (parsed,) = with_priorities([self.parts.input_processor.parse_prompt(prompt)], priority)
         return self._stream(parsed, _params_for(1, sampling_params)[0], arrived_at_s)
 
-    def stream_chat(
+    def stream_chat(  # noqa: PLR0913 - those of `chat`
         self,
         messages: Sequence[Message],
         sampling_params: SamplingParams | None = None,
         *,
-        add_generation_prompt: bool = True,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        chat_template_kwargs: Mapping[str, object] | None = None,
         cache_salt: str | None = None,
     ) -> Iterator[RequestOutput]:
-        """Answer one conversation; yields deltas as `stream` does."""
+        """Answer one conversation as `chat` does; yields deltas as `stream` does."""
         arrived_at_s = self._clock.now()
-        parsed = self._parse_chat(messages, cache_salt, add_generation_prompt=add_generation_prompt)
+        options = TemplateOptions(
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            chat_template_kwargs=chat_template_kwargs,
+        )
+        parsed = self._parse_chat(messages, options, tools=tools, cache_salt=cache_salt)
         return self._stream(parsed, _params_for(1, sampling_params)[0], arrived_at_s)
 
     def reset_prefix_cache(self) -> None:
@@ -204,9 +227,11 @@ class LLM:
         self.close()
 
     def _parse_chat(
-        self, messages: object, cache_salt: str | None, *, add_generation_prompt: bool
+        self, messages: object, options: TemplateOptions, *, tools: object, cache_salt: str | None
     ) -> ParsedPrompt:
-        token_ids = self.tokenizer.apply_chat_template(messages, add_generation_prompt=add_generation_prompt)
+        token_ids = chat_ids(
+            self.tokenizer, messages, options=options, tools=tools, model_name=self.parts.model_name
+        )
         prompt = {"prompt_token_ids": token_ids, "cache_salt": cache_salt}
         return self.parts.input_processor.parse_prompt(prompt)
 

@@ -16,7 +16,7 @@ from ridgeline.outputs import CompletionOutput, RequestOutput
 from ridgeline.sampling_params import SamplingParams
 from ridgeline.server.call import loaded_llm
 from ridgeline.server.chunk_writer import ChunkWriter
-from ridgeline.server.conversation import check_template_fields, conversation_token_ids, tool_format_of
+from ridgeline.server.conversation import conversation_token_ids, template_options, tool_format_of
 from ridgeline.server.errors import event_of
 from ridgeline.server.logprobs_form import chat_logprobs, prompt_logprobs_document
 from ridgeline.server.sampling_fields import SamplingFields, sampling_params
@@ -54,7 +54,7 @@ class ChatRequest(SamplingFields, kw_only=True):
             RequestError: `top_logprobs` without `logprobs`, two limits that differ, or template options
                 that contradict each other.
         """
-        check_template_fields(self)
+        template_options(self)
         if self.top_logprobs and not self.logprobs:
             raise RequestError("top_logprobs", self.top_logprobs, "only with logprobs: true")
         limits = {self.max_tokens, self.max_completion_tokens} - {None}

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from ridgeline.async_llm import AsyncLLM
 from ridgeline.errors import RequestError
 from ridgeline.server.call import loaded_llm
-from ridgeline.server.conversation import check_template_fields, conversation_token_ids
+from ridgeline.server.conversation import conversation_token_ids
 from ridgeline.server.generation import body_schema, read_body, served_model
 from ridgeline.server.json_body import Body, warning_headers
 from ridgeline.server.state import ServerState
@@ -76,7 +76,6 @@ def _tokenized(fields: TokenizeRequest, state: ServerState) -> dict[str, object]
     llm = loaded_llm(state)
     tokenizer = llm.tokenizer
     if fields.messages is not None:
-        check_template_fields(fields)
         tools = parse_tools(fields.tools) if fields.tools is not None else ()
         token_ids = conversation_token_ids(fields, tools, state)
     else:
