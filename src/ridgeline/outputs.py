@@ -15,7 +15,7 @@ class FinishReason(StrEnum):
     TIMEOUT = "timeout"
     """Its deadline passed, or the server's at shutdown."""
     ERROR = "error"
-    """Its own computation failed, through no fault of the caller."""
+    """Its form grew too complex to be followed, or its own computation failed."""
 
 
 StopReason = int | str | None

@@ -26,6 +26,11 @@ def compiler(tokenizer: Tokenizer) -> GrammarCompiler:
 @pytest.fixture(scope="session")
 def fragile_grammar(tokenizer: Tokenizer) -> CompiledGrammar:
     """A grammar that becomes too complex after its first token."""
+    return new_fragile_grammar(tokenizer)
+
+
+def new_fragile_grammar(tokenizer: Tokenizer) -> CompiledGrammar:
+    """The same for another vocabulary."""
     properties = {f"p{i}": {"type": "integer"} for i in range(30)}
     source = LLMatcher.grammar_from_json_schema({"type": "object", "properties": properties})
     limits = LLParserLimits(step_max_items=10, verbose_errors=False)

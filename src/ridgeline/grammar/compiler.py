@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ridgeline.errors import RequestError
 from ridgeline.grammar.json_schema import Schema, find_problem
-from ridgeline.grammar.matcher import CompiledGrammar
+from ridgeline.grammar.matcher import CompiledGrammar, one_line
 from ridgeline.structured_outputs import StructuredOutputs, ToolCallForm
 from ridgeline.tokenizer.gguf_tokenizer import Tokenizer
 
@@ -78,7 +78,7 @@ class GrammarCompiler:
             source = self._source(form, field)
         matcher = self._new_matcher(source)
         if matcher.is_error():
-            raise RequestError(field, content, f"can't be followed: {_one_line(matcher.get_error())}")
+            raise RequestError(field, content, f"can't be followed: {one_line(matcher.get_error())}")
         _check_begins(matcher, field, content)
         return CompiledGrammar(
             matcher,
@@ -103,7 +103,7 @@ class GrammarCompiler:
         try:
             return grammar_from("grammar", wanted.content)
         except ValueError as error:
-            raise RequestError(field, wanted.content, _one_line(str(error))) from None
+            raise RequestError(field, wanted.content, one_line(str(error))) from None
 
     def _source_of_calls(self, form: ToolCallForm) -> str:
         from llguidance import LLMatcher
@@ -124,7 +124,7 @@ class GrammarCompiler:
 
     def _error_of_schema(self, schema: Schema) -> str | None:
         matcher = self._new_matcher(_schema_source(schema))
-        return _one_line(matcher.get_error()) if matcher.is_error() else None
+        return one_line(matcher.get_error()) if matcher.is_error() else None
 
     def _new_matcher(self, source: str) -> LLMatcher:
         from llguidance import LLMatcher, LLParserLimits
@@ -223,11 +223,4 @@ def _check_begins(matcher: LLMatcher, field: str, content: str) -> None:
         raise RequestError(field, content, f"dictates more than {MAX_FORCED_BYTES} bytes, or never ends")
     matcher.compute_bitmask()
     if matcher.is_error():
-        raise RequestError(field, content, f"no text satisfies it: {_one_line(matcher.get_error())}")
-
-
-def _one_line(message: str) -> str:
-    """The compiler's message without its line breaks; what it repeats of a long grammar is cut."""
-    words = message.replace("<non-verbose/>", "").split()
-    line = " ".join(word if len(word) <= 80 else f"{word[:40]}…{word[-20:]}" for word in words)
-    return line if len(line) <= 1000 else f"{line[:500]} … {line[-500:]}"
+        raise RequestError(field, content, f"no text satisfies it: {one_line(matcher.get_error())}")

@@ -55,8 +55,10 @@ class GrammarMatcher:
 
     @property
     def error(self) -> str | None:
-        """Why the grammar can't be followed any more (it grew too complex), None while it can."""
-        return self._state.get_error() or None if self._state.is_error() else None
+        """Why the grammar can't be followed any more (it grew too complex), in one line; None while it can."""
+        if not self._state.is_error():
+            return None
+        return one_line(self._state.get_error()) or "llguidance gives no reason"
 
     def follow(self, output_token_ids: Sequence[int]) -> None:
         """Take what is new in a request's output; starts over if there is less than was taken before."""
@@ -108,3 +110,10 @@ class GrammarMatcher:
             self._settled.append(self._grammar.eos_token_id)
         elif self._grammar.forces_tokens:
             self._settled.extend(state.compute_ff_tokens())
+
+
+def one_line(message: str) -> str:
+    """llguidance's message without its line breaks; what it repeats of a long grammar is cut."""
+    words = message.replace("<non-verbose/>", "").split()
+    line = " ".join(word if len(word) <= 80 else f"{word[:40]}…{word[-20:]}" for word in words)
+    return line if len(line) <= 1000 else f"{line[:500]} … {line[-500:]}"

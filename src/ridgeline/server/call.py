@@ -12,10 +12,11 @@ from starlette.types import Receive
 from ridgeline.async_llm import AsyncLLM
 from ridgeline.engine.async_engine import Submission
 from ridgeline.engine.delta_stream import DeltaStream
-from ridgeline.errors import EngineError, OverloadedError
+from ridgeline.errors import OverloadedError
 from ridgeline.outputs import CompletionOutput, FinishReason, RequestOutput
 from ridgeline.server.access_log import RequestFacts
 from ridgeline.server.error_response import error_response
+from ridgeline.server.errors import FormFailedError
 from ridgeline.server.state import ServerState
 
 _T = TypeVar("_T")
@@ -29,14 +30,20 @@ def loaded_llm(state: ServerState) -> AsyncLLM:
 
 
 class Call:
-    """Holds its places in the queue from the start; `close` must follow, in whatever way it ends."""
+    """Holds its places in the queue from the start; `close` must follow, in whatever way it ends.
 
-    def __init__(self, state: ServerState, num_sequences: int, facts: RequestFacts) -> None:
+    `form_field` names what asked for a form of the text, should it fail.
+    """
+
+    def __init__(
+        self, state: ServerState, num_sequences: int, facts: RequestFacts, *, form_field: str
+    ) -> None:
         self._state = state
         self._num_sequences = num_sequences
         self._facts = facts
+        self._form_field = form_field
         self._stream: DeltaStream | None = None
-        self._error: EngineError | None = None
+        self._error: FormFailedError | None = None
         self._is_open = True
         try:
             state.admission.enter(num_sequences, state.clock.now())
@@ -60,7 +67,8 @@ class Call:
         """New deltas of any of the requests; empty at the end.
 
         Raises:
-            EngineError: one of them failed, through no fault of the caller; after its last delta.
+            FormFailedError: the form of one of them can't be followed any more; after its last delta.
+            EngineError: one of them failed, through no fault of the caller.
         """
         assert self._stream is not None
         if self._error is not None:
@@ -68,7 +76,7 @@ class Call:
         deltas = await self._stream.take()
         for delta in deltas:
             self._facts.add(delta)
-            self._error = self._error or _failure(delta)
+            self._error = self._error or self._failure(delta)
         return deltas
 
     async def whole(self, submissions: Sequence[Submission]) -> list[RequestOutput]:
@@ -98,12 +106,15 @@ class Call:
             loaded_llm(self._state).abort_unfinished(self._stream)
         self._state.admission.leave(self._num_sequences, self._state.clock.now())
 
-
-def _failure(delta: RequestOutput) -> EngineError | None:
-    for completion in delta.outputs:
-        if completion.finish_reason is FinishReason.ERROR:
-            return EngineError(f"the request failed: {completion.stop_reason or 'it could not be computed'}")
-    return None
+    def _failure(self, delta: RequestOutput) -> FormFailedError | None:
+        """The finish reason `error` reaches a stream only for a form; other failures end the stream."""
+        for completion in delta.outputs:
+            if completion.finish_reason is FinishReason.ERROR:
+                remedy = f"grew too complex while it was followed; simplify it: {completion.stop_reason}"
+                error = FormFailedError(self._form_field, "…", remedy)
+                self._facts.error = type(error).__name__
+                return error
+        return None
 
 
 class ClientGoneError(Exception):

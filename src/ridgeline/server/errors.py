@@ -16,6 +16,10 @@ class UnknownModelError(RequestError):
     """The request names a model that is not served here."""
 
 
+class FormFailedError(RequestError):
+    """The form that was asked for grew too complex while the text was made."""
+
+
 def status_of(error: Exception) -> int:
     """404, 400, 429 for what the caller can mend; 500 for the rest."""
     if isinstance(error, UnknownModelError):
@@ -70,6 +74,8 @@ def _param(error: Exception) -> str | None:
 def _code(error: Exception) -> str | None:
     if isinstance(error, UnknownModelError):
         return "model_not_found"
+    if isinstance(error, FormFailedError):
+        return "form_failed"
     if isinstance(error, OverloadedError):
         return "overloaded"
     return "engine_error" if isinstance(error, EngineError) else None

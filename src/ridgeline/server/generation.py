@@ -110,7 +110,8 @@ async def _answer(
     check_logprobs(fields, params, state.config.max_logprobs)
     timeout_s = request_timeout_s(request.headers.get(HEADER), fields.timeout, state.config)
     deadline_at_s = arrived_at_s + timeout_s if timeout_s is not None else None
-    call = Call(state, params.n * fields.num_prompts, facts_of(request))
+    num_sequences = params.n * fields.num_prompts
+    call = Call(state, num_sequences, facts_of(request), form_field=fields.form_field)
     is_handed_on = False
     try:
         prompts = await llm.in_text_thread(fields.parse, state)

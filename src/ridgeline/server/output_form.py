@@ -39,7 +39,7 @@ def renamed(error: RequestError, response_format: dict[str, Any] | None) -> Requ
     if response_format is None or not error.field.startswith("structured_outputs"):
         return error
     field = _SCHEMA if error.field == "structured_outputs.json" else "response_format"
-    return RequestError(field, error.value, error.remedy)
+    return type(error)(field, error.value, error.remedy)
 
 
 def _of_response_format(response_format: dict[str, Any]) -> StructuredOutputs | None:

@@ -12,7 +12,7 @@ from ridgeline.engine.async_engine import Submission
 from ridgeline.engine.clock import wall_time_s
 from ridgeline.outputs import CompletionOutput, FinishReason, RequestOutput
 from ridgeline.server.conversation import tool_format_of
-from ridgeline.server.errors import message_of
+from ridgeline.server.errors import FormFailedError, message_of
 from ridgeline.server.responses import ResponsesRequest
 from ridgeline.server.state import ServerState
 from ridgeline.server.tool_answers import ToolAnswers
@@ -20,7 +20,6 @@ from ridgeline.server.usage import Usage
 
 Document = dict[str, Any]
 _UNFINISHED = {FinishReason.LENGTH: "max_output_tokens"}
-_FAILURE_CODE = "server_error"
 
 
 class ResponseForm:
@@ -41,6 +40,7 @@ class ResponseForm:
         self._items: list[Document] = []
         self._finish_reason: FinishReason | None = None
         self._failure: str | None = None
+        self._failure_code = "server_error"
         self._num_events = 0
         self._head: Document = {
             "id": name[0],
@@ -87,7 +87,10 @@ class ResponseForm:
     def error_events(self, error: Exception) -> bytes:
         """The error, and the response that it ended, with what there is of its items."""
         self._finish_reason, self._failure = FinishReason.ERROR, message_of(error)
-        told = self._event("error", code=_FAILURE_CODE, message=self._failure, param=None)
+        param = None
+        if isinstance(error, FormFailedError):
+            self._failure_code, param = "invalid_prompt", error.field
+        told = self._event("error", code=self._failure_code, message=self._failure, param=param)
         return told + self.last_events()
 
     def whole(self, outputs: Sequence[RequestOutput]) -> bytes:
@@ -181,7 +184,7 @@ class ResponseForm:
         document = {**self._head, "status": status, "incomplete_details": details, "output": self._items}
         if status == "failed":
             message = self._failure or f"ended: {self._finish_reason}"
-            document["error"] = {"code": _FAILURE_CODE, "message": message}
+            document["error"] = {"code": self._failure_code, "message": message}
         return {**document, "usage": None if status == "in_progress" else self._usage_document()}
 
     def _usage_document(self) -> Document:

@@ -95,7 +95,7 @@ class ResponsesRequest(SamplingFields, kw_only=True):
             ("messages", "input"),
         ):
             if error.field.startswith(theirs):
-                return RequestError(ours + error.field[len(theirs) :], error.value, error.remedy)
+                return type(error)(ours + error.field[len(theirs) :], error.value, error.remedy)
         return error
 
     def _messages(self) -> list[dict[str, Any]]:

@@ -60,6 +60,12 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
 
+    @property
+    def form_field(self) -> str:
+        """The field that asks for a form of the text, where one does."""
+        names = ("text", "response_format", "structured_outputs")
+        return next((name for name in names if getattr(self, name, None)), "tools")
+
     def renamed(self, error: RequestError) -> RequestError:
         """The error under the name of the field that the caller wrote."""
         return renamed(error, self.response_format)
