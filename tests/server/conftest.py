@@ -16,10 +16,11 @@ import uvicorn
 from ridgeline.async_llm import AsyncLLM
 from ridgeline.config.server import ServerConfig
 from ridgeline.engine.engine import EngineStats
-from ridgeline.metrics.prometheus import ServerMetrics
+from ridgeline.metrics.prometheus import MetricsSettings, ServerMetrics
 from ridgeline.server.admission import Admission
 from ridgeline.server.app import new_app
 from ridgeline.server.guards import guarded
+from ridgeline.server.observation import describe_engine
 from ridgeline.server.phase import Phase
 from ridgeline.server.state import ServerState
 
@@ -58,13 +59,24 @@ class QuietServer(uvicorn.Server):
         return
 
 
-def serve(llm: AsyncLLM, config: ServerConfig, metrics: ServerMetrics | None = None) -> Iterator[Served]:
-    """Serve until the generator is closed; `metrics` listen to the engine already."""
+def serve(
+    llm: AsyncLLM,
+    config: ServerConfig,
+    metrics: ServerMetrics | None = None,
+    *,
+    send_buffer_bytes: int | None = None,
+) -> Iterator[Served]:
+    """Serve until the generator is closed; `metrics` listen to the engine already.
+
+    `send_buffer_bytes`: what the kernel may hold for a client that does not read; None: its own choice.
+    """
     admission = Admission(max_num_seqs=32, max_num_waiting=config.max_num_waiting)
     state = ServerState(config, llm.clock, admission, Phase.READY, llm)
     state.metrics = metrics or state.metrics
     # asyncio turns Nagle's algorithm off only where the protocol is named: else each body waits 40 ms.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    if send_buffer_bytes is not None:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
     listener.bind(("127.0.0.1", 0))
     listener.listen(128)
     app = guarded(new_app(state), state)
@@ -99,9 +111,12 @@ def tiny_server(tiny_model: Path) -> Iterator[Served]:
 
 @pytest.fixture(scope="session")
 def real_server(model_path: Path) -> Iterator[Served]:
-    """The real model."""
-    llm = AsyncLLM(str(model_path), num_threads=2, block_size=16, kv_cache_bytes=200_000_000)
-    yield from serve(llm, ServerConfig())
+    """The real model; its metrics listen."""
+    metrics = ServerMetrics(MetricsSettings(model_name="smollm2"))
+    settings = {"num_threads": 2, "block_size": 16, "kv_cache_bytes": 200_000_000}
+    llm = AsyncLLM(str(model_path), listeners=[metrics], **settings)
+    describe_engine(metrics, llm)
+    yield from serve(llm, ServerConfig(), metrics)
 
 
 NewServer = Callable[..., Served]
@@ -112,9 +127,11 @@ def new_server(tiny_model: Path) -> Iterator[NewServer]:
     """Serve the random model under other settings."""
     running: list[Iterator[Served]] = []
 
-    def make(config: ServerConfig | None = None, **settings: object) -> Served:
+    def make(
+        config: ServerConfig | None = None, *, send_buffer_bytes: int | None = None, **settings: object
+    ) -> Served:
         llm = AsyncLLM(**{"model": str(tiny_model), "num_threads": 1, **settings})
-        running.append(serve(llm, config or ServerConfig()))
+        running.append(serve(llm, config or ServerConfig(), send_buffer_bytes=send_buffer_bytes))
         return next(running[-1])
 
     yield make

@@ -113,7 +113,7 @@ def test_what_is_cut_says_so(tiny_server: Served) -> None:
         ({"structured_outputs": {"regex": "a"}, "ignore_eos": True}, "ignore_eos", "leave it out"),
     ],
 )
-def test_what_can_t_be_followed_is_a_400_that_names_it(
+def test_c20_what_can_t_be_followed_is_a_400_that_names_it(
     tiny_server: Served, extra: dict[str, Any], param: str, message: str
 ) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
@@ -124,4 +124,71 @@ def test_what_can_t_be_followed_is_a_400_that_names_it(
     assert isinstance(body, dict)
     assert (body["param"], body["type"]) == (param, "invalid_request_error")
     assert message in body["message"]
+    tiny_server.assert_idle()
+
+
+TREE: dict[str, Any] = {
+    "type": "object",
+    "properties": {"next": {"anyOf": [{"type": "null"}, {"$ref": "#"}]}, "leaf": {"enum": [0, 1]}},
+    "required": ["next", "leaf"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "pattern": "^hello there indeed\\!$"},
+        {"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 3},
+        TREE,
+    ],
+    ids=["pattern", "items", "recursion"],
+)
+def test_c20_what_is_accepted_is_obeyed(tiny_server: Served, schema: dict[str, Any], strict: bool) -> None:
+    described = {"name": "answer", "schema": schema, "strict": strict}
+    ended = 0
+    for seed in range(8):
+        choice = tiny_server.client.chat.completions.create(
+            model=tiny_server.state.served_model_names[0],
+            messages=MESSAGES,
+            response_format={"type": "json_schema", "json_schema": described},  # type: ignore[typeddict-item]
+            temperature=2,
+            seed=seed,
+            max_completion_tokens=120,
+        ).choices[0]
+        if choice.finish_reason == "stop":
+            jsonschema.validate(json.loads(choice.message.content or ""), schema)
+            ended += 1
+        else:
+            assert choice.finish_reason == "length"
+    assert ended
+    tiny_server.assert_idle()
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(
+    ("schema", "keyword"),
+    [
+        ({"type": "string", "pattern": "("}, "/pattern"),
+        ({"$ref": "#/nowhere"}, "/$ref"),
+        ({"type": "array", "minItems": 3, "maxItems": 2}, "/minItems"),
+        ({"type": "array", "uniqueItems": True}, "/uniqueItems"),
+        ({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "/"),
+    ],
+)
+def test_c20_what_is_refused_is_named_with_its_path(
+    tiny_server: Served, schema: dict[str, Any], keyword: str, strict: bool
+) -> None:
+    described = {"name": "answer", "schema": schema, "strict": strict}
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError) as caught:
+            tiny_server.client.chat.completions.create(
+                model=tiny_server.state.served_model_names[0],
+                messages=MESSAGES,
+                response_format={"type": "json_schema", "json_schema": described},  # type: ignore[typeddict-item]
+                stream=stream,
+            )
+        assert isinstance(caught.value.body, dict)
+        assert f"'{keyword}'" in caught.value.body["message"]
     tiny_server.assert_idle()

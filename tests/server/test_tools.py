@@ -80,7 +80,7 @@ def streamed(tool_server: Served, **fields: Any) -> tuple[str, list[list[str]], 
     return content, calls, reason
 
 
-def test_a_named_tool_is_called_streamed_as_whole(tool_server: Served) -> None:
+def test_c19_a_named_tool_is_called_streamed_as_whole(tool_server: Served) -> None:
     choice = tool_server.client.chat.completions.create(**asked(tool_server)).choices[0]
     assert choice.finish_reason == "tool_calls"
     assert choice.message.content is None
@@ -91,7 +91,7 @@ def test_a_named_tool_is_called_streamed_as_whole(tool_server: Served) -> None:
     tool_server.assert_idle()
 
 
-def test_a_tool_without_parameters_gets_an_empty_object(tool_server: Served) -> None:
+def test_c19_a_tool_without_parameters_gets_an_empty_object(tool_server: Served) -> None:
     fields = {"tools": TOOLS[1:], "tool_choice": "required"}
     assert streamed(tool_server, **fields) == ("", [["ping", "{}"]], "tool_calls")
 
@@ -123,7 +123,7 @@ def test_an_unknown_parser_is_refused_in_one_line(tiny_model: Path) -> None:
     assert "auto, hermes, llama3_json, json" in line
 
 
-def test_parallel_calls_are_told_apart(tool_server: Served) -> None:
+def test_c19_parallel_calls_are_told_apart(tool_server: Served) -> None:
     for seed in range(30):
         fields = {"tools": TOOLS[1:], "tool_choice": "required", "parallel_tool_calls": True, "seed": seed}
         _, calls, reason = streamed(tool_server, max_completion_tokens=220, **fields)
@@ -158,7 +158,7 @@ def test_a_free_answer_calls_once_where_calls_may_not_be_parallel(num_pieces: in
     assert answers.finish_reason(completion) == "tool_calls"
 
 
-def test_a_cut_call_says_length_and_stays_as_it_is(tool_server: Served) -> None:
+def test_c19_a_cut_call_says_length_and_stays_as_it_is(tool_server: Served) -> None:
     whole = streamed(tool_server)[1][0][1]
     for limit in range(30, 60):
         _, calls, reason = streamed(tool_server, max_completion_tokens=limit)
