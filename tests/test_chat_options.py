@@ -1,4 +1,4 @@
-"""How LLM and AsyncLLM write a conversation out: open turns, continued messages, tools, names for a template."""
+"""How LLM and AsyncLLM write a conversation out: open turns, continued messages, tools, further names."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def of_async_llm(model: Path, template: str) -> Iterator[Prompt]:
     with closing(AsyncLLM(str(model), chat_template=template, kv_cache_bytes=2**22)) as llm:
 
         async def first(messages: Any, options: dict[str, Any]) -> list[int]:
-            return [delta async for delta in llm.chat(messages, ONE, **options)][0].prompt_token_ids
+            deltas = [delta async for delta in llm.chat(messages, ONE, **options)]
+            return deltas[0].prompt_token_ids
 
         yield lambda messages, **options: llm.tokenizer.decode(asyncio.run(first(messages, options)))
 

@@ -1,8 +1,8 @@
 """A server process without a model: the real guards and lifecycle around an app of three routes.
 
 Run as `python -m tests.server.stub_server JSON`, the JSON being arguments of `ServerConfig` and `load_s` (a
-failure if negative), `load_once_there` (a file that the load waits for), `num_seqs`. `/v1/count?n=N` streams N
-numbers, 20 ms apart, and tells in its last line why it ended.
+failure if negative), `load_once_there` (a file that the load waits for), `num_seqs`. `/v1/count?n=N` streams
+N numbers, 20 ms apart, and tells in its last line why it ended.
 """
 
 from __future__ import annotations

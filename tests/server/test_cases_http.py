@@ -147,9 +147,7 @@ def test_c04_a_chat_begins_once_and_a_raw_prompt_as_the_file_says(real_server: S
 BARE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 
 
-@pytest.mark.parametrize(
-    "template", [None, BARE], ids=["template with BOS", "bare template"]
-)
+@pytest.mark.parametrize("template", [None, BARE], ids=["template with BOS", "bare template"])
 def test_c04_one_beginning_where_the_file_asks_for_one(
     new_server: NewServer, model_path: Path, tmp_path: Path, template: str | None
 ) -> None:
@@ -400,7 +398,10 @@ def metrics_of(server: Served) -> dict[tuple[str, str], float]:
     """Samples of `/metrics` by name and finish reason, or state of a block."""
     families = text_string_to_metric_families(httpx.get(f"{server.url}/metrics").text)
     return {
-        (s.name.removeprefix("ridgeline:"), s.labels.get("finished_reason") or s.labels.get("state", "")): s.value
+        (
+            s.name.removeprefix("ridgeline:"),
+            s.labels.get("finished_reason") or s.labels.get("state", ""),
+        ): s.value
         for family in families
         for s in family.samples
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,16 @@ def gated(server: Served) -> GatedExecutor:
     return gate
 
 
-def wait_for_departures(server: Served, num_sequences: int) -> None:
-    """Until the server has noticed; it needs no step for that."""
+def wait_until(condition: Callable[[], bool]) -> None:
     ends_at_s = time.monotonic() + HANG_S
-    while server.state.admission.num_sequences > num_sequences:
+    while not condition():
         assert time.monotonic() < ends_at_s
         time.sleep(0.005)
+
+
+def wait_for_departures(server: Served, num_sequences: int) -> None:
+    """Until the server has noticed; it needs no step for that."""
+    wait_until(lambda: server.state.admission.num_sequences == num_sequences)
 
 
 def aborted(server: Served) -> list[RequestFinished]:
@@ -62,6 +67,7 @@ def test_c16_nobody_generates_for_a_client_that_left(
         running = raw_post(server, LONG)  # holds the only place
         assert running.recv(12) == b"HTTP/1.1 200"
         waiting = raw_post(server, LONG)
+        wait_until(lambda: not server.llm.engine._commands.empty())
         gate.allow(1)  # the engine takes requests between two steps
         assert waiting.recv(12) == b"HTTP/1.1 200"
         waiting.close()
@@ -71,7 +77,7 @@ def test_c16_nobody_generates_for_a_client_that_left(
     # The step that runs meanwhile ends, and nothing of the request is left: no other step was allowed.
     gate.allow(1)
     server.assert_idle()
-    assert len(aborted(server)) == (2 if when == "in the queue" else 1)
+    wait_until(lambda: len(aborted(server)) == (2 if when == "in the queue" else 1))
     assert all(event.num_output_tokens <= 2 for event in aborted(server))
     gate.allow(100)
     again = post(server, "/v1/completions", prompt=[9, 8], max_tokens=4, temperature=0).json()
@@ -109,7 +115,9 @@ def test_c17_a_stream_is_exact_to_the_byte(
     assert [choice["finish_reason"] for choice in choices[:-1]] == [None] * (len(choices) - 1)
     assert choices[-1]["finish_reason"] == "length"
     if path == "/v1/chat/completions":
-        assert [choice["delta"].get("role") for choice in choices] == ["assistant"] + [None] * (len(choices) - 1)
+        assert [choice["delta"].get("role") for choice in choices] == ["assistant"] + [None] * (
+            len(choices) - 1
+        )
 
 
 @pytest.mark.parametrize("path", PROMPTS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from typing import Any
 
 import httpx
@@ -42,6 +43,13 @@ def fragile(new_server: NewServer, monkeypatch: pytest.MonkeyPatch) -> Served:
     return server
 
 
+def wait_for_lines(caplog: pytest.LogCaptureFixture) -> None:
+    """A request's line is written after its answer."""
+    ends_at_s = time.monotonic() + 60
+    while not caplog.records and time.monotonic() < ends_at_s:
+        time.sleep(0.01)
+
+
 def is_refusal(error: dict[str, Any], field: str) -> bool:
     assert "Too many items" in error["message"]
     assert "\n" not in error["message"]
@@ -55,6 +63,7 @@ def test_a_whole_answer_is_a_400_that_names_the_field(
     path, body, field = ASKED[name]
     with caplog.at_level(logging.INFO, logger="ridgeline"):
         response = post(fragile, path, **body)
+        wait_for_lines(caplog)
     assert response.status_code == 400, response.text
     assert response.headers["content-type"] == "application/json"
     assert is_refusal(response.json()["error"], field)
@@ -74,6 +83,7 @@ def test_a_stream_says_so_in_its_last_chunk_and_once_as_an_error(
     path, body, field = ASKED[name]
     with caplog.at_level(logging.INFO, logger="ridgeline"):
         *chunks, last = events(post(fragile, path, **body, stream=True))
+        wait_for_lines(caplog)
     assert chunks[-1]["choices"][0]["finish_reason"] == "error"
     assert is_refusal(last["error"], field)
     assert len(caplog.records) == 1

@@ -55,7 +55,7 @@ class GrammarMatcher:
 
     @property
     def error(self) -> str | None:
-        """Why the grammar can't be followed any more (it grew too complex), in one line; None while it can."""
+        """Why the grammar can't be followed any more (it grew too complex); None while it can."""
         if not self._state.is_error():
             return None
         return one_line(self._state.get_error()) or "llguidance gives no reason"
