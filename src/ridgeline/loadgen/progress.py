@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from types import TracebackType
 
 from rich.console import Console
@@ -10,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ridgeline.metrics.client_record import ClientRecord, Outcome
 from ridgeline.metrics.durations import itl_s, ttft_s
+from ridgeline.metrics.live_histogram import LiveHistogram
 
 REFRESH_S = 0.5
 """Drawing takes a millisecond or two of the event loop: seldom enough to leave the instants alone."""
@@ -20,9 +20,9 @@ class LoadProgress:
 
     def __init__(self, total: int, console: Console) -> None:
         self._total = total
-        self._ttfts_ms: list[float] = []
-        self._itls_ms: list[float] = []
-        self._num_failed = 0
+        self._ttfts_ms = LiveHistogram()
+        self._itls_ms = LiveHistogram()
+        self._num_failed = self._num_taken = 0
         self._drawn_at_s = float("-inf")
         self._progress = Progress(
             TextColumn("requests"),
@@ -55,27 +55,27 @@ class LoadProgress:
         else:
             first_s = ttft_s(record)
             if first_s is not None:
-                insort(self._ttfts_ms, 1000 * first_s)
+                self._ttfts_ms.add(1000 * first_s)
             for gap_s in itl_s(record):
-                insort(self._itls_ms, 1000 * gap_s)
-        self._progress.update(self._task, advance=1, description=self.text)
+                self._itls_ms.add(1000 * gap_s)
+        self._num_taken += 1
         now = record.closed_at_s or 0.0
         if now - self._drawn_at_s >= REFRESH_S:
             self._drawn_at_s = now
+            self._progress.update(self._task, completed=self._num_taken, description=self.text)
             self._progress.refresh()
 
     @property
     def text(self) -> str:
-        """TTFT and ITL at P50 and P99 so far, and failures."""
+        """TTFT and ITL at P50 and P99 so far, to 0.4 %, and failures."""
         parts = [f"TTFT {_pair(self._ttfts_ms)}", f"ITL {_pair(self._itls_ms)}"]
         if self._num_failed:
             parts.append(f"[red]{self._num_failed} failed[/red]")
         return " · ".join(parts)
 
 
-def _pair(ordered_ms: list[float]) -> str:
-    if not ordered_ms:
+def _pair(values_ms: LiveHistogram) -> str:
+    p50, p99 = values_ms.percentile(50), values_ms.percentile(99)
+    if p50 is None or p99 is None:
         return "p50/p99 –"
-    last = len(ordered_ms) - 1
-    p50, p99 = ordered_ms[round(last * 0.5)], ordered_ms[round(last * 0.99)]
-    return f"p50/p99 {p50:.1f}/{p99:.1f} ms (n {len(ordered_ms)})"
+    return f"p50/p99 {p50:.1f}/{p99:.1f} ms (n {values_ms.n})"
