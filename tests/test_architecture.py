@@ -21,7 +21,7 @@ MAX_FILE_LINES = 400
 MAX_PARAMETERS = 6
 ROOM_CEILINGS = {
     "config": 800,
-    "core": 1600,
+    "core": 1640,
     "formats": 900,
     "kernels": 1100,
     "hub": 900,

@@ -9,10 +9,12 @@ import pytest
 from ridgeline.config.scheduler import SchedulerConfig
 from ridgeline.core.block_pool import BlockPool
 from ridgeline.core.events import (
+    AdmissionHeld,
     BlocksAllocated,
     BlocksFilled,
     BlocksFreed,
     EventRecorder,
+    Lack,
     RequestArrived,
     RequestFinished,
     RequestScheduled,
@@ -193,6 +195,43 @@ def test_a_request_finished_while_its_step_ran_gets_no_token() -> None:
     assert scheduler.update_from_output(output, answer(output), 2.0) == []
     assert request.output_token_ids == []
     scheduler.check_integrity()
+
+
+@pytest.mark.parametrize(
+    ("settings", "prompts", "lack"),
+    [
+        ({"max_num_seqs": 1}, (10, 12), Lack.SEQS),
+        ({"num_blocks": 2}, (20, 12), Lack.BLOCKS),
+        ({"budget": 8}, (20, 12), Lack.TOKENS),
+        ({}, (40, 40), Lack.PREFILLS),
+    ],
+    ids=lambda value: value.name if isinstance(value, Lack) else "",
+)
+def test_who_can_not_be_admitted_is_told_with_what_is_lacking(
+    settings: dict[str, int], prompts: tuple[int, int], lack: Lack
+) -> None:
+    scheduler = make_scheduler(**settings)
+    for name, num_tokens in zip(("a", "b"), prompts, strict=True):
+        scheduler.add_request(make_request(name, num_tokens), 0.0)
+    scheduler.schedule(1.0)
+    assert held(scheduler) == [AdmissionHeld(1.0, "b", lack)]
+
+
+def test_a_lack_is_told_once_until_another_is_first_or_lacks_another_thing() -> None:
+    scheduler = make_scheduler(max_num_seqs=1)
+    for name in ("a", "b", "c"):
+        scheduler.add_request(make_request(name, max_tokens=2), 0.0)
+    for now in (1.0, 2.0, 3.0, 4.0, 5.0):
+        run_step(scheduler, now)
+    assert held(scheduler) == [AdmissionHeld(1.0, "b", Lack.SEQS), AdmissionHeld(3.0, "c", Lack.SEQS)]
+    scheduler.add_request(make_request("d"), 6.0)
+    scheduler.add_request(make_request("e"), 6.0)
+    run_step(scheduler, 7.0)
+    assert held(scheduler) == [AdmissionHeld(7.0, "d", Lack.SEQS)]
+
+
+def held(scheduler: Scheduler) -> list[AdmissionHeld]:
+    return [event for event in scheduler._recorder.take() if isinstance(event, AdmissionHeld)]
 
 
 def test_events_tell_the_life_of_a_request_and_its_blocks() -> None:

@@ -19,6 +19,7 @@ HEADER = TraceHeader(
 EVENTS: list[ev.Event] = [
     ev.RequestArrived(0.5, "0", 0.25, 7),
     ev.RequestScheduled(0.5, "0", num_cached_tokens=16, resumed=True),
+    ev.AdmissionHeld(0.5, "1", ev.Lack.BLOCKS),
     ev.RequestPreempted(0.5, "0", "1", 12),
     ev.BlocksAllocated(0.5, "0", (1, 2)),
     ev.BlocksHit(0.5, "0", (3,), 16, (3,)),

@@ -46,6 +46,30 @@ class RequestScheduled:
     resumed: bool = False
 
 
+class Lack(StrEnum):
+    """What an admission waits for."""
+
+    SEQS = "max_num_seqs"
+    """A running request to end: as many run as may."""
+    BLOCKS = "kv_blocks"
+    TOKENS = "max_num_batched_tokens"
+    """A step with tokens to spare."""
+    PREFILLS = "prefills"
+    """Prompts under computation: a place among partial ones, or a prefix that it shares."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionHeld:
+    """The first in the waiting queue lacks something, and those behind it wait for it too.
+
+    Written when another is first, or lacks something else, than in the step before.
+    """
+
+    at_s: float
+    request_id: str
+    lack: Lack
+
+
 @dataclass(frozen=True, slots=True)
 class RequestPreempted:
     """A request lost its blocks to `displaced_by` (itself, when it was the newest) and waits.
@@ -230,6 +254,7 @@ class StepFinished:
 Event = (
     RequestArrived
     | RequestScheduled
+    | AdmissionHeld
     | RequestPreempted
     | RequestFinished
     | BlocksAllocated

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ridgeline.config.scheduler import SchedulerConfig
 from ridgeline.core import events
+from ridgeline.core.events import Lack
 from ridgeline.core.kv_cache_manager import KVCacheManager, Occupancy
 from ridgeline.core.request import Request, RequestStatus
 from ridgeline.core.step import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
@@ -35,6 +36,7 @@ class Scheduler:
         self._running: dict[str, Request] = {}
         self._forks: dict[str, Request] = {}
         self._samples: dict[str, list[Request]] = {}
+        self._held: tuple[str, Lack] | None = None
         self._next_step_id = self._num_arrived = self.num_preemptions = 0
         self._recorder = recorder
 
@@ -235,6 +237,7 @@ class Scheduler:
     def _admit(self, plan: StepPlan, now: float) -> None:
         """Let waiting requests in, in order; who only waits for something computed now may be passed."""
         manager, passed = self._kv_cache_manager, list[Request]()
+        lack: Lack | None = None
         while (
             self._waiting
             and plan.num_left > 0
@@ -250,10 +253,25 @@ class Scheduler:
             else:
                 self._waiting.push(request)
                 if self._running or not self._forks:
+                    lack = Lack.BLOCKS
                     break
                 self._admit_first(min((request, *self._forks.values()), key=self._rank), plan, now)
         for request in passed:
             self._waiting.push(request)
+        self._tell_who_waits(lack, plan, now)
+
+    def _tell_who_waits(self, lack: Lack | None, plan: StepPlan, now: float) -> None:
+        """Record what the first in the queue lacks, once; `lack` is what ended the admissions, if that did."""
+        first = self._waiting.first()
+        if first is None:
+            self._held = None
+            return
+        if lack is None:
+            is_full = len(self._running) >= self.config.max_num_seqs
+            lack = Lack.SEQS if is_full else Lack.PREFILLS if plan.num_left else Lack.TOKENS
+        if self._held != (first.request_id, lack):
+            self._held = (first.request_id, lack)
+            self._recorder.record(events.AdmissionHeld(now, *self._held))
 
     def _admit_first(self, request: Request, plan: StepPlan, now: float) -> None:
         """Nothing runs, for forks that wait hold the blocks: all give them to the first in rank."""

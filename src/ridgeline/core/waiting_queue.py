@@ -31,6 +31,15 @@ class WaitingQueue:
                 del self._requests[request.request_id]
                 return request
 
+    def first(self) -> Request | None:
+        """The most urgent request, which goes on waiting; None: nobody waits."""
+        while self._heap:
+            request = self._heap[0][1]
+            if self._requests.get(request.request_id) is request:
+                return request
+            heapq.heappop(self._heap)
+        return None
+
     def discard(self, request: Request) -> None:
         """Take a request out wherever it is; its heap entry goes when it surfaces, or with many others."""
         del self._requests[request.request_id]

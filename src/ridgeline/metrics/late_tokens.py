@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 from ridgeline.core import events as ev
 from ridgeline.metrics.durations import icl_s, queue_s, tokenize_s, ttft_s
 from ridgeline.metrics.percentiles import percentile
+from ridgeline.metrics.queue_wait import LACK_WORDS, wait_by_lack_s
 from ridgeline.metrics.server_record import ServerRecord
+from ridgeline.metrics.step_shares import decode_step_near, prompt_rows, prompt_seconds
 
 DEFAULT_TOP = 10
 _LEAST_SHARE = 0.1
 _GROWTH = 1.5
+_MAX_NAMED = 8
 
 
 def late_tokens(
@@ -26,7 +30,7 @@ def late_tokens(
 
     A token (0 is the first) has one entry for each cause that took at least a tenth of its time, the largest
     first. The first token is looked at when its TTFT exceeds the limit, or when no limit is given. `share` is
-    the part of the token's time, where the log tells it; a prefill's is that of its tokens in the step.
+    the part of the token's time, where the log tells it; a prefill's is what it was predicted to add to the step.
     """
     found: list[dict[str, Any]] = []
     first_s = ttft_s(record)
@@ -65,20 +69,7 @@ def _first_causes(events: Sequence[ev.Event], record: ServerRecord) -> list[dict
             }
         )
     if waited_s:
-        holders = _running_at(events, record)
-        others = (
-            f"behind {len(holders)} that ran: {', '.join(holders[:8])}"
-            if holders
-            else "for the step under way"
-        )
-        causes.append(
-            {
-                "cause": "queue",
-                "seconds": waited_s,
-                "behind": holders,
-                "text": f"waited {1000 * waited_s:.1f} ms {others}",
-            }
-        )
+        causes.append(_queue_cause(events, record, waited_s))
     if record.scheduled_at_s is not None:
         span = record.scheduled_at_s, record.chunks[0].at_s
         causes += _preemption_causes(events, record, span)
@@ -89,6 +80,24 @@ def _first_causes(events: Sequence[ev.Event], record: ServerRecord) -> list[dict
         text = f"computing its own {own} prompt tokens"
         causes.append({"cause": "prefill", "seconds": max(rest_s, 0.0), "num_tokens": own, "text": text})
     return causes
+
+
+def _queue_cause(events: Sequence[ev.Event], record: ServerRecord, waited_s: float) -> dict[str, Any]:
+    holders = _running_at(events, record)
+    lacks = wait_by_lack_s(events, record)
+    parts = [f"{1000 * seconds:.1f} ms for {LACK_WORDS[lack]}" for lack, seconds in lacks.items()]
+    if not parts and not holders:
+        parts = ["for the step under way"]
+    if holders:
+        parts.append(f"behind {len(holders)} that ran: {', '.join(holders[:_MAX_NAMED])}")
+    return {
+        "cause": "queue",
+        "seconds": waited_s,
+        "behind": holders,
+        "lack": next(iter(lacks), None),
+        "lacks_ms": {lack: 1000 * seconds for lack, seconds in lacks.items()},
+        "text": f"waited {1000 * waited_s:.1f} ms: {', '.join(parts)}",
+    }
 
 
 def _gap_causes(
@@ -137,25 +146,33 @@ def _preemption_causes(
 def _prefill_causes(
     events: Sequence[ev.Event], record: ServerRecord, span: tuple[float, float]
 ) -> list[dict[str, Any]]:
-    """Others' prompts in the same steps; their part of a step's time by their part of its tokens."""
-    tokens: dict[str, int] = {}
-    seconds: dict[str, float] = {}
-    for step in _steps_in(events, span):
-        num_tokens = sum(count for *_, count in step.composition)
-        if not any(request_id == record.request_id for request_id, *_ in step.composition):
+    """Others' prompts in the same steps, by the time that they are predicted to have added."""
+    tokens: defaultdict[str, int] = defaultdict(int)
+    seconds: defaultdict[str, float] = defaultdict(float)
+    steps = [event for event in events if isinstance(event, ev.StepFinished)]
+    is_predicted = True
+    for index, step in enumerate(steps):
+        if not span[0] < step.at_s <= span[1]:
             continue
-        for request_id, _, count in step.composition:
-            if request_id != record.request_id and count > 1:
-                tokens[request_id] = tokens.get(request_id, 0) + count
-                took_s = min(step.execute_s, span[1] - span[0])
-                seconds[request_id] = seconds.get(request_id, 0.0) + took_s * count / num_tokens
+        prompts = {name: count for name, _, count in prompt_rows(step) if name != record.request_id}
+        if not prompts or not any(row[0] == record.request_id for row in step.composition):
+            continue
+        is_predicted = is_predicted and bool(step.predicted_op_s)
+        added_s = prompt_seconds(step, decode_step_near(steps, index))
+        within = min(1.0, (span[1] - span[0]) / step.execute_s) if step.execute_s > 0 else 0.0
+        for request_id, count in prompts.items():
+            tokens[request_id] += count
+            seconds[request_id] += within * added_s[request_id]
+    how = "predicted to add" if is_predicted else "by tokens"
     return [
         {
             "cause": "shared_prefill",
             "seconds": took_s,
             "by": request_id,
             "num_tokens": tokens[request_id],
-            "text": f"shared its step with {tokens[request_id]} prompt tokens of {request_id}",
+            "weighed_by": "prediction" if is_predicted else "tokens",
+            "text": f"shared its step with {tokens[request_id]} prompt tokens of {request_id}: "
+            f"{1000 * took_s:.1f} ms, {how}",
         }
         for request_id, took_s in seconds.items()
     ]
