@@ -1,4 +1,4 @@
-"""Histograms with fixed buckets: vLLM's limits, and ours between them where a small model lives."""
+"""Histograms with fixed buckets: vLLM's limits, and ours between them, so that quantiles are worth reading."""
 
 from __future__ import annotations
 
@@ -28,14 +28,28 @@ VLLM_BUCKETS: Mapping[str, tuple[float, ...]] = MappingProxyType(
 )
 """Family → upper limits, seconds or tokens. Source: vllm/v1/metrics/buckets.py, 0.33."""
 
+_STEPS = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 7.5, 9.0)
+"""Limits of a decade: neighbours differ by a quarter of the lower one at most."""
+QUANTILE_ERROR = 0.25
+"""Most that a quantile read from a latency histogram is off, as a share of the exact one, inside its range: two
+values in one bucket differ by no more.
+"""
+QUANTILE_RANGES_S: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {"ttft": (0.0005, 40.0), "itl": (0.0005, 2.5), "latency": (0.0005, 120.0)}
+)
+"""Family → from where to where that holds: from half a small model's token to the patience of a person."""
+
+
+def _fine(low: float, high: float) -> tuple[float, ...]:
+    decades = (float(f"{step}e{exponent}") for exponent in range(-4, 3) for step in _STEPS)
+    return tuple(limit for limit in decades if low <= limit <= high)
+
+
 _OURS: Mapping[str, tuple[float, ...]] = MappingProxyType(
     {
-        "ttft": (0.002, 0.003, 0.15, 0.2, 0.3, 0.4),
-        "itl": (
-            *(0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.0065, 0.008, 0.0125, 0.015, 0.02),
-            *(0.03, 0.04),
-        ),
-        "latency": (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25),
+        "ttft": _fine(*QUANTILE_RANGES_S["ttft"]),
+        "itl": (*_fine(*QUANTILE_RANGES_S["itl"]), 0.0065, 0.008),
+        "latency": _fine(*QUANTILE_RANGES_S["latency"]),
         "iteration": (2.0, 4.0),
         "residual": (0.5, 0.67, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0),
         "count": (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0),
