@@ -1,0 +1,150 @@
+"""What the always-on records, events and metrics cost, as a share of a step.
+
+    python benchmarks/metrics_overhead.py [--pairs N] [--json FILE]
+
+The engine of the server: event log, drift watch and /metrics listen. Batches of 1, 8 and 32 decode; of two
+neighbouring steps one runs with all of it, one with a recorder that drops and without listeners, by turns, so
+that a busier machine or a longer context falls on both. Each pair gives a ratio; the figure is their median.
+Predicting a step is no part of it: benchmarks/timing_overhead.py measures that. Every 50 pairs the page of
+/metrics is rendered, outside the steps: the time of that is told beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from statistics import median
+
+from prediction_error import new_request
+
+from ridgeline.build import EngineParts, build_engine
+from ridgeline.config.engine import EngineConfig
+from ridgeline.config.env import home_dir
+from ridgeline.config.scheduler import SchedulerConfig
+from ridgeline.core.events import Event, EventRecorder, StepFinished
+from ridgeline.engine.clock import MonotonicClock
+from ridgeline.metrics.prometheus import MetricsSettings, ServerMetrics
+from ridgeline.outputs import FinishReason
+from ridgeline.perf.op_costs import OpCosts
+from ridgeline.perf.step_shape import StepRow, StepShape
+
+MAX_SHARE = 0.01
+BATCHES = (1, 8, 32)
+_PROMPT_TOKENS = 16
+_WARM_UP_PAIRS = 10
+_RENDER_EVERY = 50
+
+
+class DroppingRecorder(EventRecorder):
+    """Forgets at once."""
+
+    def record(self, event: Event) -> None:
+        """Nothing."""
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """`step_s` without; `share`: median over pairs of (with − without) / without, with its quartiles;
+    `render_s`: median time of one page of /metrics.
+    """
+
+    batch: int
+    step_s: float
+    share: float
+    quartiles: tuple[float, float]
+    render_s: float
+
+
+class Switch:
+    """Turns records, events and metrics of an engine on and off."""
+
+    def __init__(self, parts: EngineParts) -> None:
+        self._engine = parts.engine
+        self._holders = (parts.engine, parts.engine.scheduler, parts.engine.scheduler._kv_cache_manager)
+        self._on = parts.engine._recorder, parts.engine._listeners
+        self._off = DroppingRecorder(), ()
+
+    def set(self, is_on: bool) -> None:
+        recorder, listeners = self._on if is_on else self._off
+        for holder in self._holders:
+            holder._recorder = recorder
+        self._engine._listeners = listeners
+
+
+def serving_engine() -> tuple[EngineParts, ServerMetrics]:
+    metrics = ServerMetrics(MetricsSettings(model_name="model"))
+    config = EngineConfig(
+        kv_cache_bytes=2**30, scheduler=SchedulerConfig(max_num_seqs=max(BATCHES), max_num_batched_tokens=512)
+    )
+    parts = build_engine(config, home=home_dir(), clock=MonotonicClock(), listeners=[metrics])
+    costs = OpCosts(parts.model_shape)
+    metrics.describe_engine(
+        max_model_len=parts.limits.max_model_len,
+        cache_config={},
+        costs_of=lambda rows: costs.of(StepShape([StepRow._make(row) for row in rows])),
+    )
+    return parts, metrics
+
+
+def measure(parts: EngineParts, metrics: ServerMetrics, *, batch: int, num_pairs: int) -> Overhead:
+    engine, switch, rng = parts.engine, Switch(parts), random.Random(batch)
+    names = [f"{batch}-{index}" for index in range(batch)]
+    num_output = 2 * (num_pairs + _WARM_UP_PAIRS) + 8
+    for name in names:
+        engine.add_request(new_request(name, _PROMPT_TOKENS, num_output, rng=rng))
+    for _ in range(2):  # prompts, within the budget of tokens
+        engine.step()
+    shares, without_s, render_s = [], [], []
+    for number in range(num_pairs + _WARM_UP_PAIRS):
+        seconds = {}
+        for is_on in (number % 2 == 0, number % 2 == 1):  # who goes first changes: the context grows
+            switch.set(is_on)
+            seconds[is_on] = timed_s(engine.step)
+        if number >= _WARM_UP_PAIRS:
+            shares.append(seconds[True] / seconds[False] - 1)
+            without_s.append(seconds[False])
+        if number % _RENDER_EVERY == 0:
+            render_s.append(timed_s(metrics.render))
+    switch.set(True)
+    for name in names:
+        engine.finish_request(name, FinishReason.ABORT)
+    engine.publish_events()
+    shares.sort()
+    quartiles = shares[len(shares) // 4], shares[3 * len(shares) // 4]
+    return Overhead(batch, median(without_s), median(shares), quartiles, median(render_s))
+
+
+def timed_s(work: Callable[[], object]) -> float:
+    started_at_s = time.perf_counter()
+    work()
+    return time.perf_counter() - started_at_s
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=400)
+    parser.add_argument("--json", default=None)
+    arguments = parser.parse_args()
+    parts, metrics = serving_engine()
+    found = [measure(parts, metrics, batch=batch, num_pairs=arguments.pairs) for batch in BATCHES]
+    num_steps = sum(isinstance(event, StepFinished) for event in parts.event_log.events())
+    assert num_steps > 0, "the steps with listeners left no record"
+    parts.engine.close()
+    for each in found:
+        low, high = each.quartiles
+        print(
+            f"batch {each.batch:2}: a step {each.step_s * 1e3:6.2f} ms, records, events and metrics "
+            f"{each.share:+.2%} of it (quartiles {low:+.2%} … {high:+.2%}); a page {each.render_s * 1e3:.1f} ms"
+        )
+    print(f"allowed {MAX_SHARE:.0%}")
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump({"max_share": MAX_SHARE, "batches": [asdict(each) for each in found]}, file, indent=2)
+
+
+if __name__ == "__main__":
+    main()
