@@ -88,6 +88,38 @@ def test_failures_come_first_and_show_in_the_status() -> None:
     assert "HTTP 429: full" in done.stdout
 
 
+def test_c23_a_run_with_60_per_cent_errors_says_so() -> None:
+    """Of 20: 8 answered, 8 refused at once, 2 cut, 2 that never answer; the rate counts the time-outs' time."""
+
+    async def script(exchange: Exchange) -> None:
+        kind = exchange.request.index % 10
+        if kind < 4:
+            await answering(3)(exchange)
+        elif kind < 8:
+            await exchange.whole("429 Too Many Requests", {"error": {"message": "full"}})
+        elif kind == 8:
+            await exchange.head()
+            exchange.writer.close()
+        else:
+            await asyncio.sleep(60)
+
+    words = ["--model", "m", "--num-prompts", "20", "--request-timeout-s", "2", "--json", "-"]
+    goal = ["--goodput", "ttft:60000"]
+    with running(script) as server:
+        done = bench(server.url, *FEW[2:], *words, *goal)
+        shown = bench(server.url, *FEW[2:], *words[:-2], *goal)
+    assert (done.returncode, shown.returncode) == (1, 1)
+    document = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(name))
+    assert (document["completed"], document["failed"]) == (8, 12)
+    assert sum(document["failures"].values()) == 12
+    assert (document["failures"]["rejected"], document["failures"]["timeout"]) == (8, 2)
+    assert document["goodput"]["attainment"] == 0.4
+    assert document["duration"] >= 2
+    assert document["request_goodput"] == pytest.approx(8 / document["duration"])
+    assert document["request_rate"] == "inf"
+    assert shown.stdout.startswith("FAILED: 12 of 20 requests (60 %)")
+
+
 def test_saved_and_appended(tmp_path: Path) -> None:
     words = ["--model", "m", "--result-dir", str(tmp_path), "--save-detailed", "--label", "night"]
     with running(answering(3)) as server:
@@ -119,6 +151,37 @@ def test_ctrl_c_reports_what_was_done() -> None:
     assert process.returncode == 130, err
     assert "INTERRUPTED" in out
     assert "TTFT" in out
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("moment", ["warm-up", "run", "account"])
+def test_ctrl_c_at_any_moment_gives_the_report(moment: str) -> None:
+    """The server falls silent in the warm-up, in the run, or when it is asked about late tokens after it."""
+    silent = threading.Event()
+
+    async def script(exchange: Exchange) -> None:
+        if moment == "warm-up" or (moment == "run" and exchange.request.index == 4):
+            silent.set()
+            await asyncio.sleep(120)
+        await answering(3)(exchange)
+
+    def account(_: object) -> object:
+        silent.set()
+        threading.Event().wait(8)
+        return {}
+
+    with running(script) as server:
+        server.prefixes["/debug/requests/"] = account
+        words = [*FEW, "--model", "m", "--num-warmups", "2" if moment == "warm-up" else "0"]
+        command = [sys.executable, "-m", "ridgeline", "bench", "serve", "--url", server.url, *words]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert silent.wait(30)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    num_good = {"warm-up": 0, "run": 5, "account": 6}[moment]
+    assert f"{num_good} good requests" in out
+    assert "INTERRUPTED" in out
     assert "Traceback" not in err
 
 

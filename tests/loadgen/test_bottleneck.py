@@ -159,15 +159,17 @@ def test_a_picture_by_hand() -> None:
 
 def test_causes_by_the_servers_event_log() -> None:
     late = [
-        {"causes": [{"cause": "queued"}, {"cause": "prefill shared its step", "by": "x"}]},
-        {"causes": [{"cause": "queued"}, {"cause": 3}, "odd"]},
+        {"causes": [{"cause": "queued", "lack": "kv_blocks"}, {"cause": "prefill shared its step", "by": "x"}]},
+        {"causes": [{"cause": "queued", "lack": "kv_blocks"}, {"cause": 3}, "odd"]},
+        {"causes": [{"cause": "queued", "lack": None}]},
         {"causes": None},
         {},
     ]
     causes = count_causes(late)
-    assert list(causes.items()) == [("queued", 2), ("prefill shared its step", 1)]
+    expected = [("queued (kv_blocks)", 2), ("prefill shared its step", 1), ("queued", 1)]
+    assert list(causes.items()) == expected
     found = find_bottleneck("ttft", picture(None), replace(picture(None), causes=causes))
-    assert any("queued 2 ×, prefill shared its step 1 ×" in fact for fact in found.facts)
+    assert any("queued (kv_blocks) 2 ×, prefill shared its step 1 ×" in fact for fact in found.facts)
 
 
 def test_the_first_to_break_is_the_least_met() -> None:

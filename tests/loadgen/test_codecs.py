@@ -49,7 +49,7 @@ async def answer_chat(exchange: Exchange) -> None:
     await exchange.end()
 
 
-def test_chat_prompts_have_the_exact_length_by_the_servers_tokenizer() -> None:
+def test_c24_chat_prompts_have_the_exact_length_by_the_servers_tokenizer() -> None:
     with running(answer_chat, tokenize=tokenize, detokenize=detokenize) as server:
         target = TargetSettings(url=server.url, model="m", backend="openai-chat")
         dataset = DatasetSettings(num_prompts=20, random=RandomLengths(input_len=65, output_len=1))
@@ -62,6 +62,42 @@ def test_chat_prompts_have_the_exact_length_by_the_servers_tokenizer() -> None:
     assert "+9 tokens a prompt" in document["prompt_mismatch"]
 
 
+def words_tokenizer(folder: Path) -> str:
+    """A tokenizer whose every word is a token."""
+    vocabulary = {"[UNK]": 0} | {word: index for index, word in enumerate(("the", "of", "and", "dal", "bed"), 1)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return str(folder)
+
+
+def test_c24_a_tokenizer_of_another_vocabulary_gives_way_to_the_servers(tmp_path: Path) -> None:
+    other = words_tokenizer(tmp_path)
+    dataset = DatasetSettings(num_prompts=5, random=RandomLengths(input_len=65, output_len=1))
+    with running(answer_chat, tokenize=tokenize, detokenize=detokenize) as server:
+        target = TargetSettings(url=server.url, model="m", backend="openai-chat", tokenizer=other)
+        plan = plan_load(target, dataset, TrafficSettings())
+        document = load_result(plan, execute_load(plan), ReportSettings())
+        contents = [r.json["messages"][0]["content"] for r in server.generations]
+    assert [len(encode(content)) + 1 for content in contents] == [65] * 5
+    [note] = [note for note in document["notes"] if "is not the server's" in note]
+    assert "it makes" in note
+    assert "+9 tokens a prompt" in document["prompt_mismatch"]
+
+
+def test_c24_without_tokenize_a_mismatch_is_told_once_with_both_counts(tmp_path: Path) -> None:
+    other = words_tokenizer(tmp_path)
+    dataset = DatasetSettings(num_prompts=5, random=RandomLengths(input_len=65, output_len=1))
+    with running(answer_chat) as server:
+        target = TargetSettings(url=server.url, model="m", backend="openai-chat", tokenizer=other)
+        plan = plan_load(target, dataset, TrafficSettings())
+        document = load_result(plan, execute_load(plan), ReportSettings())
+        counted = sum(len(encode(r.json["messages"][0]["content"])) + 10 for r in server.generations)
+    assert (document["requested_input_tokens"], document["total_input_tokens"]) == (5 * 65, counted)
+    assert document["prompt_mismatch"].startswith("5 of 5 prompts are of another length")
+    assert not any("tokenizer" in note for note in document["notes"])
+
+
 def test_a_tokenize_that_answers_something_else_is_none() -> None:
     with running(answer_chat, tokenize=lambda _: {"tokens": "x"}, detokenize=detokenize) as server:
         codec = ServerCodec(server.url, {}, "m")
@@ -71,7 +107,7 @@ def test_a_tokenize_that_answers_something_else_is_none() -> None:
         codec.close()
 
 
-def test_lengths_that_the_server_counts_otherwise_are_reported_once() -> None:
+def test_c24_lengths_that_the_server_counts_otherwise_are_reported_once() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.head()
         wrong = 40 if exchange.request.index % 2 else 32

@@ -6,10 +6,10 @@ import io
 
 from rich.console import Console
 
-from ridgeline.loadgen.console_report import dialect_lines
+from ridgeline.loadgen.console_report import dialect_count_lines, dialect_lines
 from ridgeline.loadgen.progress import LoadProgress
 from ridgeline.metrics.client_record import ClientRecord, Outcome
-from ridgeline.metrics.dialects import dialect_report
+from ridgeline.metrics.dialect_report import dialect_counts, dialect_report
 from ridgeline.metrics.durations import Chunk
 
 
@@ -33,7 +33,7 @@ def test_progress_has_the_percentiles_so_far() -> None:
         progress.add(record(0.1, 0.03))
         progress.add(record(5.0, 5.0, Outcome.TRUNCATED))
     assert progress.text == (
-        "TTFT p50/p99 100.0/200.0 ms (n 2) · ITL p50/p99 10.0/30.0 ms (n 2) · [red]1 failed[/red]"
+        "TTFT p50/p99 150.2/199.4 ms (n 2) · ITL p50/p99 20.0/29.8 ms (n 2) · [red]1 failed[/red]"
     )
     assert "TTFT p50/p99" in screen.getvalue()
 
@@ -48,3 +48,9 @@ def test_no_terminal_no_progress() -> None:
 def test_a_dialect_without_values_shows_a_dash() -> None:
     [line] = [line for line in dialect_lines(dialect_report([], "llama.cpp")) if "llama.cpp" in line]
     assert line.split()[2:6] == ["0", "–", "–", "–"]
+def test_whom_each_tool_counts_is_shown_with_its_rules() -> None:
+    counts = dialect_counts([record(0.2, 0.01)], "all", window_s=2.0, slos={"ttft": 1.0})
+    lines = {line.split()[0]: line for line in dialect_count_lines(counts)[1:]}
+    assert lines["vllm"].split()[1:5] == ["1", "0.50", "0.50", "–"]
+    assert lines["ridgeline"].split()[1:6] == ["1", "0.50", "0.50", "100.0", "%"]
+    assert "attainment's denominator" in lines["aiperf"]

@@ -109,7 +109,7 @@ async def mixed(exchange: Exchange) -> None:
         await asyncio.sleep(60)
 
 
-def test_failing_fast_does_not_look_good() -> None:
+def test_c23_failing_fast_does_not_look_good() -> None:
     report = ReportSettings(slos=parse_slos(["ttft:5000"]), save_detailed=True)
     document = measure(mixed, count=100, report=report, timeout_s=3.0)
     assert (document["completed"], document["failed"]) == (40, 60)
@@ -124,7 +124,7 @@ def test_failing_fast_does_not_look_good() -> None:
     assert document["failure_reasons"]["HTTP 429: full"] == 40
 
 
-def test_a_run_of_failures_alone_has_nulls() -> None:
+def test_c23_a_run_of_failures_alone_has_nulls() -> None:
     async def refuse(exchange: Exchange) -> None:
         await exchange.whole("503 Service Unavailable", "down")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_text
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,13 +21,13 @@ from ridgeline.errors import ConfigError
 from ridgeline.loadgen.benchmark import LoadPlan, execute_load, plan_load
 from ridgeline.loadgen.codecs import file_codec
 from ridgeline.loadgen.conditions import run_conditions
-from ridgeline.loadgen.console_report import dialect_lines, report_lines
+from ridgeline.loadgen.console_report import dialect_count_lines, dialect_lines, report_lines
 from ridgeline.loadgen.counts import count_tokens
 from ridgeline.loadgen.progress import LoadProgress
 from ridgeline.loadgen.result import ReportSettings, load_result, without_detail
 from ridgeline.loadgen.server_account import ask_server
 from ridgeline.metrics.client_record import ClientRecord
-from ridgeline.metrics.dialects import dialect_report
+from ridgeline.metrics.dialect_report import chosen_dialects, dialect_counts, dialect_report
 from ridgeline.metrics.slo import parse_slos
 
 
@@ -102,7 +102,7 @@ def serve(
     check_writable(html=report.html)
     settings = report.settings()
     if report.dialect is not None:
-        dialect_report((), report.dialect)  # an unknown name shows before the run
+        chosen_dialects(report.dialect)  # an unknown name shows before the run
     times = traffic.settings()
     plan = plan_load(
         target.settings(),
@@ -114,7 +114,7 @@ def serve(
     document, records = measure(plan, settings)
     _save(document, report, json)
     if report.dialect is not None and json != "-":
-        print("\n".join(["", *dialect_lines(dialect_report(records, report.dialect))]))
+        _print_dialects(report.dialect, document, records, settings.slos)
     if document["interrupted"]:
         raise SystemExit(EXIT_INTERRUPTED)
     if document["failed"]:
@@ -125,16 +125,26 @@ def measure(plan: LoadPlan, settings: ReportSettings) -> tuple[dict[str, Any], S
     """Run, with progress on a terminal's stderr; the result, and the records it was made of."""
     with LoadProgress(len(plan.requests), Console(stderr=True)) as progress:
         run = execute_load(plan, progress.add)
+    try:
+        server = ask_server(plan, run, settings.slos, all_requests=settings.save_detailed)
+    except KeyboardInterrupt:  # the run was measured: its report needs nothing of the server
+        server, run = None, replace(run, was_interrupted=True)
     encode = _counter(plan.target.tokenizer)
     document = load_result(
-        plan,
-        run,
-        settings,
-        encode=encode,
-        conditions=run_conditions(plan.model),
-        server=ask_server(plan, run, settings.slos, all_requests=settings.save_detailed),
+        plan, run, settings, encode=encode, conditions=run_conditions(plan.model), server=server
     )
     return document, count_tokens(run.records, encode).records
+
+
+def _print_dialects(
+    name: str,
+    document: Mapping[str, Any],
+    records: Sequence[ClientRecord],
+    slos: Mapping[str, float],
+) -> None:
+    counts = dialect_counts(records, name, window_s=document["rates"]["window_s"], slos=slos)
+    lines = [*dialect_lines(dialect_report(records, name)), "", *dialect_count_lines(counts)]
+    print("\n".join(["", *lines]))
 
 
 def _save(document: Mapping[str, Any], report: ReportOptions, json: str | None) -> None:

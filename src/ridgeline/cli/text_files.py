@@ -37,6 +37,7 @@ def write_text(field: str, path: Path, text: str) -> None:
         ConfigError: it can't be written, under the option's name `field`.
     """
     try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(field, str(path), f"can't be written: {error.strerror}") from None
+        path.write_text(text, encoding="utf-8", errors="replace")
+    except (OSError, ValueError) as error:  # a zero in a name is the latter
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(field, str(path), f"can't be written: {reason}") from None

@@ -83,13 +83,14 @@ def load_picture(
 
 
 def count_causes(late_tokens: Sequence[Mapping[str, object]]) -> dict[str, int]:
-    """The causes in a server's account of late tokens, the most frequent first."""
+    """The causes in a server's account of late tokens with what a queue lacked, the most frequent first."""
     found: Counter[str] = Counter()
     for each in late_tokens:
         causes = each.get("causes")
         for cause in causes if isinstance(causes, list) else []:
             if isinstance(cause, Mapping) and isinstance(cause.get("cause"), str):
-                found[cause["cause"]] += 1
+                lack = cause.get("lack")
+                found[f"{cause['cause']} ({lack})" if isinstance(lack, str) else cause["cause"]] += 1
     return dict(found.most_common())
 
 

@@ -39,21 +39,30 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSettings:
-    """`target` share of good requests; `precision`: the bracket's width as a share of its lower end; runs
-    at each of its ends: from `min_repeats` until decided or `max_repeats`.
-    """
+    """How sure to be, and how much to spend."""
 
     target: float = 0.99
+    """Share of requests that must meet all SLOs."""
     precision: float = 0.05
+    """Stop when the lowest rate that misses is so near above the highest that meets, as a share of it."""
     confidence: float = 0.95
+    """Of all intervals."""
     min_repeats: int = 2
+    """Runs at each end of the final bracket, at least."""
     max_repeats: int = 4
+    """And at most, while its share's interval holds the target."""
     start_rate: float | None = None
+    """First rate; by default one request in the time one takes alone."""
     max_rate: float = 1000.0
+    """Highest rate to try."""
     max_probes: int = 40
+    """End the search after so many probes,"""
     max_requests: int = 100_000
+    """or so many requests,"""
     max_seconds: float = 1800.0
+    """or so many seconds of load."""
     seed: int = 0
+    """Seed of prompts, arrivals and intervals."""
 
     def __post_init__(self) -> None:
         for name in ("target", "confidence"):

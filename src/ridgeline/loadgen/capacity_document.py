@@ -26,7 +26,7 @@ def capacity_document(search: CapacitySearch, conditions: Mapping[str, object]) 
     """The search as JSON: estimate, levels, probes, bottleneck, settings, conditions."""
     settings, found = search.settings, estimate(search.history, search.settings)
     levels = rate_levels(search.history) if search.runs else []
-    bottleneck = search.bottleneck()
+    bottleneck, probes = search.bottleneck(), search.plan.probes
     return {
         "model_id": search.model,
         "slo": {name: 1000 * limit for name, limit in search.plan.slos_s.items()},
@@ -42,9 +42,9 @@ def capacity_document(search: CapacitySearch, conditions: Mapping[str, object]) 
         "settings": {
             **asdict(settings),
             "dataset": search.plan.dataset.name,
-            "burstiness": search.plan.burstiness if math.isfinite(search.plan.burstiness) else "inf",
-            "min_requests": search.plan.min_requests,
-            "probe_seconds": search.plan.seconds,
+            "burstiness": probes.burstiness if math.isfinite(probes.burstiness) else "inf",
+            "min_requests": search.plan.dataset.num_prompts,
+            "probe_seconds": probes.probe_seconds,
             "random": asdict(search.plan.dataset.random),
         },
         "conditions": dict(conditions),

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from ridgeline.config.checks import check_at_least
 from ridgeline.errors import ConfigError
 from ridgeline.loadgen.benchmark import LoadPlan, execute_load, plan_load
 from ridgeline.loadgen.bottleneck import (
@@ -32,7 +33,7 @@ from ridgeline.loadgen.capacity_fit import design_effect, share_interval
 from ridgeline.loadgen.run import LoadRun
 from ridgeline.loadgen.server_account import ask_server
 from ridgeline.loadgen.server_metrics import ServerWatch
-from ridgeline.loadgen.settings import DatasetSettings, TargetSettings, TrafficSettings
+from ridgeline.loadgen.settings import TRACES, DatasetSettings, TargetSettings, TrafficSettings
 from ridgeline.metrics.client_record import ClientRecord, Outcome
 from ridgeline.metrics.durations import e2e_s
 from ridgeline.metrics.percentiles import percentile
@@ -45,17 +46,41 @@ _FEWEST = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeSettings:
+    """What every probe is like."""
+
+    probe_seconds: float = 20.0
+    """Shortest time over which a probe's requests arrive."""
+    burstiness: float = 1.0
+    """Shape of the gaps: 1 is Poisson, inf constant."""
+    num_warmups: int = 4
+    """Requests before the first probe."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.probe_seconds <= 3600:
+            raise ConfigError("probe_seconds", self.probe_seconds, "must lie in 0…3600, above 0")
+        TrafficSettings(burstiness=self.burstiness, num_warmups=self.num_warmups)  # checks both
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProbePlan:
-    """What every probe sends: at least `min_requests`, and as many as `seconds` take at its rate."""
+    """What every probe sends: at least `dataset.num_prompts` requests, and as many as its seconds take at its
+    rate.
+    """
 
     target: TargetSettings
     dataset: DatasetSettings
     slos_s: Mapping[str, float]
-    min_requests: int = 200
-    seconds: float = 20.0
-    burstiness: float = 1.0
-    num_warmups: int = 4
+    probes: ProbeSettings = ProbeSettings()  # noqa: RUF009 - frozen
     api_key: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.slos_s:
+            raise ConfigError("goodput", None, "give the SLOs, as in --goodput ttft:500 tpot:50")
+        check_at_least("num_prompts", self.dataset.num_prompts, _FEWEST)
+        if self.dataset.name in TRACES:
+            remedy = "has instants of its own; take one without for a search"
+            raise ConfigError("dataset", self.dataset.name, remedy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,19 +154,19 @@ class CapacitySearch:
         return next((run for run in reversed(self.runs) if run.result.rate == rate), None)
 
     def _plan_probe(self, probe: Probe) -> LoadPlan:
-        plan, index = self.plan, len(self.runs)
+        plan, probes, index = self.plan, self.plan.probes, len(self.runs)
         is_alone = probe.rate == ALONE
-        count = max(plan.min_requests, math.ceil(plan.seconds * probe.rate))
+        count = max(plan.dataset.num_prompts, math.ceil(probes.probe_seconds * probe.rate))
         if is_alone:
-            count = max(plan.min_requests // _ALONE_SHARE, _FEWEST)
+            count = max(plan.dataset.num_prompts // _ALONE_SHARE, _FEWEST)
         else:
             left_s = self.settings.max_seconds - sum(run.result.seconds for run in self.runs)
             count = min(count, max(math.ceil(left_s * probe.rate), _FEWEST))
         traffic = TrafficSettings(
             request_rate=math.inf if is_alone else probe.rate,
-            burstiness=plan.burstiness,
+            burstiness=probes.burstiness,
             max_concurrency=1 if is_alone else None,
-            num_warmups=plan.num_warmups if index == 0 else 0,
+            num_warmups=probes.num_warmups if index == 0 else 0,
             seed=self.settings.seed + index,
         )
         target = plan.target if not self.model else replace(plan.target, model=self.model)

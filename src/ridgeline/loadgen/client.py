@@ -58,6 +58,7 @@ class LoadClient:
             stream,
             instants=(scheduled_at_s, sent_at_s, closed_at_s),
             outcome=outcome,
+            is_whole=failure is None,
             error=error,
         )
 
@@ -93,6 +94,7 @@ def _record(
     *,
     instants: tuple[float, float, float],
     outcome: Outcome,
+    is_whole: bool,
     error: str | None,
 ) -> ClientRecord:
     scheduled_at_s, sent_at_s, closed_at_s = instants
@@ -107,6 +109,7 @@ def _record(
         last_event_at_s=stream.last_event_at_s,
         closed_at_s=closed_at_s,
         has_chunk_tokens=stream.has_chunk_tokens,
+        has_whole_stream=is_whole and stream.is_event_stream and outcome is not Outcome.MALFORMED_STREAM,
         num_requested_prompt_tokens=request.num_prompt_tokens,
         num_requested_output_tokens=request.num_output_tokens,
         num_prompt_tokens=_count(stream.usage.get("prompt_tokens")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ridgeline.metrics.dialects import DialectRow
+from ridgeline.metrics.dialect_report import DialectCounts, DialectRow
 
 _ROWS = (
     ("ttft_ms", "TTFT"),
@@ -41,6 +41,18 @@ def dialect_lines(rows: Sequence[DialectRow]) -> list[str]:
             _number(None if value is None else 1000 * value) for value in (row.mean_s, row.p50_s, row.p99_s)
         )
         lines.append(f"{row.quantity.upper():6}{row.dialect:12}{row.n:8,}{figures}  {row.formula}")
+    return lines
+
+
+def dialect_count_lines(counts: Sequence[DialectCounts]) -> list[str]:
+    """Whom each tool counts, and by which rules."""
+    lines = [f"{'requests by':12}{'taken':>8}{'per s':>10}{'good per s':>12}{'good':>9}  rules"]
+    for each in counts:
+        share = "–" if each.attainment is None else f"{100 * each.attainment:.1f} %"
+        lines.append(
+            f"{each.dialect:12}{each.num_taken:8,}{_plain(each.requests_per_s, 2):>10}"
+            f"{_plain(each.goodput, 2):>12}{share:>9}  {each.words}"
+        )
     return lines
 
 

@@ -23,6 +23,9 @@ REUSE_WITHIN_S = 1.0
 PATIENCE_S = 0.05
 """How long an answer of which nothing more is wanted may take to end in order."""
 
+MAX_HEAD_BYTES = 1 << 20
+"""Status line and headers, interim answers included, are no longer than this."""
+
 
 class Sink(Protocol):
     """What a response flows into; instants on the loop's clock."""
@@ -113,8 +116,9 @@ class HttpClient:
             _, connection = await loop.create_connection(
                 lambda: _Connection(loop), self._host, self._port, ssl=self._tls
             )
-        except OSError as error:
-            raise ConnectionFailedError(f"can't connect: {error.strerror or error}") from None
+        except (OSError, UnicodeError) as error:  # a host name that no name can be is the latter
+            reason = getattr(error, "strerror", None) or error
+            raise ConnectionFailedError(f"can't connect: {reason}") from None
         return connection
 
     def _take_idle(self) -> _Connection | None:
@@ -155,6 +159,7 @@ class _Connection(asyncio.Protocol):
         self._headers: dict[str, str] = {}
         self._has_head = self._has_body = self._is_enough = self._is_whole = self._is_kept = False
         self._at_s = 0.0
+        self._is_interim, self._num_head_bytes = False, 0
         self._parser = httptools.HttpResponseParser(self)
         self._ended = self._loop.create_future()
         if self._is_lost:
@@ -184,11 +189,18 @@ class _Connection(asyncio.Protocol):
         if self._ended.done():
             return
         try:
+            self._count_head(data)
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self._end(NotHttpError("the server wants another protocol"))
         except httptools.HttpParserError as error:
             self._end(NotHttpError(f"the answer is no HTTP: {_short(error)}"))
+
+    def _count_head(self, data: bytes) -> None:
+        if not self._has_head:
+            self._num_head_bytes += len(data)
+            if self._num_head_bytes > MAX_HEAD_BYTES:
+                raise httptools.HttpParserError(f"headers of more than {MAX_HEAD_BYTES:,} bytes")
 
     def eof_received(self) -> None:
         """The server will send no more: the end of an answer that has no length of its own."""
@@ -204,9 +216,14 @@ class _Connection(asyncio.Protocol):
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """The end of the headers, from the parser."""
+        """The end of the headers, from the parser; an interim answer (100 Continue) is none."""
+        status = self._parser.get_status_code()
+        self._is_interim = 100 <= status < 200
+        if self._is_interim:
+            self._headers = {}
+            return
         self._has_head = True
-        self._sink.head(self._parser.get_status_code(), self._headers)
+        self._sink.head(status, self._headers)
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body without its framing, from the parser."""
@@ -219,6 +236,8 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """The end of the answer, from the parser."""
+        if self._is_interim:
+            return
         self._is_whole = True
         self._is_kept = self._parser.should_keep_alive()
         self._end(None)

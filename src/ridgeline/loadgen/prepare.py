@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from random import Random
@@ -27,6 +27,7 @@ from ridgeline.workload.token_traces import (
 )
 
 _PARSERS = {"mooncake": parse_mooncake, "azure": parse_azure, "burstgpt": parse_burstgpt}
+_SAMPLE = "The quick brown fox jumps over 13 lazy dogs; naïve café, 日本."
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +50,20 @@ def make_workload(dataset: DatasetSettings, target: TargetSettings, access: Serv
     if dataset.name == "custom":
         lines = _file_text(dataset).split("\n")
         return custom_workload(lines, dataset.num_prompts, output_len=dataset.output_len)
-    with _codec(target, access, is_needed=as_text or dataset.name == "sharegpt") as codec:
-        if dataset.name == "sharegpt":
-            return _sharegpt(dataset, codec, rng)
-        maker = PromptMaker(codec, rng, as_text=as_text)
-        if dataset.name == "random":
-            return random_workload(dataset.num_prompts, dataset.random, maker, rng=rng)
-        if dataset.name == "prefix_repetition":
-            return prefix_workload(dataset.num_prompts, dataset.prefix_repetition, maker, rng=rng)
-        return _replay(dataset, maker, as_text=as_text)
+    with _codec(target, access, is_needed=as_text or dataset.name == "sharegpt") as (codec, notes):
+        workload = _drawn(dataset, codec, rng, as_text=as_text)
+        return replace(workload, notes=(*notes, *workload.notes))
+
+
+def _drawn(dataset: DatasetSettings, codec: Codec | None, rng: Random, *, as_text: bool) -> Workload:
+    if dataset.name == "sharegpt":
+        return _sharegpt(dataset, codec, rng)
+    maker = PromptMaker(codec, rng, as_text=as_text)
+    if dataset.name == "random":
+        return random_workload(dataset.num_prompts, dataset.random, maker, rng=rng)
+    if dataset.name == "prefix_repetition":
+        return prefix_workload(dataset.num_prompts, dataset.prefix_repetition, maker, rng=rng)
+    return _replay(dataset, maker, as_text=as_text)
 
 
 def make_schedule(traffic: TrafficSettings, workload: Workload) -> Schedule:
@@ -92,18 +98,32 @@ def sends_ids(dataset: DatasetSettings, target: TargetSettings) -> bool:
 
 
 @contextmanager
-def _codec(target: TargetSettings, access: ServerAccess, *, is_needed: bool) -> Iterator[Codec | None]:
-    if target.tokenizer is not None:
-        yield file_codec(target.tokenizer)
-        return
-    if not is_needed:
-        yield None
+def _codec(
+    target: TargetSettings, access: ServerAccess, *, is_needed: bool
+) -> Iterator[tuple[Codec | None, Sequence[str]]]:
+    """The tokenizer given, unless the server's `/tokenize` contradicts it: then that one, and a note."""
+    given = file_codec(target.tokenizer) if target.tokenizer is not None else None
+    if given is None and not is_needed:
+        yield None, ()
         return
     server = ServerCodec(access.url, access.headers, access.model)
     try:
-        yield server if server.is_there else None
+        if not server.is_there:
+            yield given, ()
+        elif given is None:
+            yield server, ()
+        else:
+            here, there = given.encode(_SAMPLE), server.encode(_SAMPLE)
+            yield (given, ()) if here == there else (server, (_disagreement(len(here), len(there)),))
     finally:
         server.close()
+
+
+def _disagreement(here: int, there: int) -> str:
+    return (
+        f"--tokenizer is not the server's: it makes {here} tokens of a sample of which the server makes {there}; "
+        "prompts have their lengths by the server's /tokenize"
+    )
 
 
 def _sharegpt(dataset: DatasetSettings, codec: Codec | None, rng: Random) -> Workload:

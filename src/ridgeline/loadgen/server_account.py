@@ -12,7 +12,7 @@ from ridgeline.loadgen.benchmark import LoadPlan
 from ridgeline.loadgen.http_client import HttpClient
 from ridgeline.loadgen.late_tokens import LateToken, causes_of, find_late_tokens
 from ridgeline.loadgen.run import LoadRun
-from ridgeline.loadgen.server_facts import ServerFacts
+from ridgeline.loadgen.server_facts import FACT_TIMEOUT_S, ServerFacts
 
 MAX_ASKED = 5000
 TIMES = ("ttft_s", "queue_s", "prefill_s", "decode_s")
@@ -66,16 +66,18 @@ def _times(document: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 async def _ask(plan: LoadPlan, request_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The server's documents by request id; no more is asked of a server that lacks the first three."""
+    """The server's documents by request id; no more is asked of one that lacks the first three or falls silent."""
     http = HttpClient(plan.target.url)
     facts = ServerFacts(http, plan.headers)
     documents: dict[str, dict[str, Any]] = {}
+    loop = asyncio.get_running_loop()
     try:
         for index, request_id in enumerate(dict.fromkeys(request_ids)):
+            asked_at_s = loop.time()
             document = await facts.ask(f"/debug/requests/{quote(request_id, safe='')}")
             if isinstance(document, dict):
                 documents[request_id] = document
-            elif index >= 2 and not documents:
+            elif (index >= 2 and not documents) or loop.time() - asked_at_s >= FACT_TIMEOUT_S:
                 break
     finally:
         await http.close()

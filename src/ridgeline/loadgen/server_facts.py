@@ -63,7 +63,7 @@ class ServerFacts:
         models = await self.ask("/v1/models")
         entries = models.get("data") if isinstance(models, dict) else None
         first = entries[0] if isinstance(entries, list) and entries else None
-        if isinstance(first, dict) and isinstance(first.get("id"), str):
+        if isinstance(first, dict) and isinstance(first.get("id"), str) and first["id"].isprintable():
             return str(first["id"])
         status, _ = await self._exchange("/v1/models", None)
         problem = "can't be reached" if status is None else "names no model at /v1/models"

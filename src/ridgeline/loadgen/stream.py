@@ -13,6 +13,8 @@ from ridgeline.metrics.durations import Chunk
 
 GOOD_FINISHES = ("stop", "length", "tool_calls")
 _MAX_ERROR_BYTES = 1 << 16
+_MAX_TOKENS_PER_EVENT = 4096
+"""An event may count so many tokens, or as many as it has bytes: more is no count of what it carries."""
 _PAYLOADS = ("content", "reasoning", "reasoning_content", "tool_calls", "function_call", "refusal")
 
 
@@ -27,10 +29,10 @@ class AnswerStream:
         self._is_chat = is_chat
         self._reader = SseReader()
         self._status = 0
-        self._is_stream = False
+        self.is_event_stream = False
         self._plain = bytearray()
         self._texts: list[str] = []
-        self._num_known_tokens = 0
+        self._num_known_tokens = self._num_event_bytes = 0
         self._empty_finish_at_s: float | None = None
         self.chunks: list[Chunk] = []
         self.has_chunk_tokens = False
@@ -48,20 +50,23 @@ class AnswerStream:
         return "".join(self._texts)
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
-        """Decide by status and content type whether a stream comes."""
+        """Decide by status, content type and encoding whether a stream comes."""
         self._status = status
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        self._is_stream = status == 200 and kind == "text/event-stream"
-        if status == 200 and not self._is_stream:
-            self._fail(Outcome.MALFORMED_STREAM, f"content type {kind or 'absent'}, not text/event-stream")
-        elif status != 200:
+        encoding = headers.get("content-encoding", "identity").strip().lower()
+        self.is_event_stream = status == 200 and kind == "text/event-stream" and encoding == "identity"
+        if status != 200:
             outcome = Outcome.REJECTED if status in (429, 503) else Outcome.HTTP_ERROR
             place = f" to {headers['location']}" if 300 <= status < 400 and "location" in headers else ""
             self._fail(outcome, f"HTTP {status}{place}")
+        elif kind != "text/event-stream":
+            self._fail(Outcome.MALFORMED_STREAM, f"content type {kind or 'absent'}, not text/event-stream")
+        elif not self.is_event_stream:
+            self._fail(Outcome.MALFORMED_STREAM, f"content encoding {encoding}, which was not asked for")
 
     def body(self, piece: bytes, at_s: float) -> bool:
         """Take a piece; True after `[DONE]` or a failure."""
-        if not self._is_stream:
+        if not self.is_event_stream:
             self._plain += piece[: _MAX_ERROR_BYTES - len(self._plain)]
             return len(self._plain) >= _MAX_ERROR_BYTES
         try:
@@ -77,14 +82,14 @@ class AnswerStream:
 
     def end(self, at_s: float, broken: str | None = None) -> None:
         """The answer is over at `at_s`; `broken` says how, when it did not end in order."""
-        if self._is_stream and self.outcome is None and not self.is_done:
+        if self.is_event_stream and self.outcome is None and not self.is_done:
             for event in self._reader.close():
                 if broken is None or event.strip() == b"[DONE]":
                     self._take_event(event, at_s)
         if self.outcome is None:
             self._conclude(broken)
         elif self._plain:
-            self.error = f"{self.error}: {_error_text(bytes(self._plain))}"
+            self.error = printable(f"{self.error}: {_error_text(bytes(self._plain))}")
         self._settle_empty_finish()
 
     def _conclude(self, broken: str | None) -> None:
@@ -113,7 +118,7 @@ class AnswerStream:
         return bool(self.chunks) and at_s < self.chunks[-1].at_s
 
     def _fail(self, outcome: Outcome, error: str) -> None:
-        self.outcome, self.error = outcome, error
+        self.outcome, self.error = outcome, printable(error)
 
     def _take_event(self, event: bytes, at_s: float) -> None:
         self.last_event_at_s = at_s
@@ -122,6 +127,7 @@ class AnswerStream:
             return
         try:
             document = msgspec.json.decode(event)
+            self._num_event_bytes = len(event)
             self._take_document(document, at_s)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             shown = event[:60].decode("utf-8", "replace")
@@ -164,6 +170,8 @@ class AnswerStream:
 
     def _take_counted(self, num_tokens: int, at_s: float) -> None:
         new = num_tokens - self._num_known_tokens
+        if new > max(self._num_event_bytes, _MAX_TOKENS_PER_EVENT):
+            raise ValueError(f"usage counts {new:,} tokens in an event of {self._num_event_bytes:,} bytes")
         if new > 0:
             self.has_chunk_tokens = True
             self.chunks.append(Chunk(at_s, new))
@@ -192,6 +200,11 @@ def _as_text(payload: object) -> str:
     if payload is None:
         return ""
     return payload if isinstance(payload, str) else msgspec.json.encode(payload).decode()
+
+
+def printable(text: str) -> str:
+    """The text with a replacement character for what would steer a terminal or can't be written."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def _error_text(body: bytes) -> str:

@@ -33,7 +33,8 @@ class ClientRecord:
     handed to the HTTP client. `chunks` carry tokens; `first_empty_at_s` is the first chunk that carries none
     (a role alone), `last_event_at_s` the last event of any kind, `[DONE]` included, `closed_at_s` the end of
     the stream. `has_chunk_tokens` tells that the server said how many tokens each chunk carries; without it
-    each counts as one. Token counts are the server's usage where it gave one. `slos_s` are limits of this
+    each counts as one. `has_whole_stream`: an event stream came to its end without a break and could be read,
+    whatever it said. Token counts are the server's usage where it gave one. `slos_s` are limits of this
     request alone.
     """
 
@@ -46,6 +47,7 @@ class ClientRecord:
     last_event_at_s: float | None = None
     closed_at_s: float | None = None
     has_chunk_tokens: bool = False
+    has_whole_stream: bool = False
     num_requested_prompt_tokens: int | None = None
     num_requested_output_tokens: int | None = None
     num_prompt_tokens: int | None = None

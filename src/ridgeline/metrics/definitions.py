@@ -44,7 +44,7 @@ _TPOT_OTHERS = {
     "sglang": "(last event − t_1) / (N − 1); [DONE] is an event",
     "genai-perf": "has no TPOT: calls (E2E − TTFT) / (N − 1) inter-token latency",
     "aiperf": "has no TPOT: calls (t_m − t_1) / (N − k_1) inter-token latency",
-    "guidellm": "(t_m − s) / N: the first token is in it",
+    "guidellm": "(t_m − s) / N: the first token is in it; a request weighs N",
     "llama.cpp": "predicted_per_token_ms, predicted_ms / (N − 1); older builds divide by N",
 }
 
@@ -60,10 +60,10 @@ DEFINITIONS: Mapping[str, Definition] = {
             "A role-only first chunk carries no token.",
             {
                 "vllm": "t_1 − s, from the send: a wait in the client is hidden",
-                "sglang": "t_1 − s; empty chunks are dropped",
+                "sglang": "t_1 − s; empty chunks are dropped, an answer without a token counts as 0",
                 "genai-perf": "first non-empty response − s",
                 "aiperf": "first content response − s; failed requests can be folded in",
-                "guidellm": "first chunk that counts as a token − s, wall clock",
+                "guidellm": "first chunk that counts as a token − s, wall clock; 0 without a token",
                 "llama.cpp": "none; prompt_ms excludes the queue",
             },
         ),
@@ -88,7 +88,7 @@ DEFINITIONS: Mapping[str, Definition] = {
                 "sglang": "each gap between chunks; native endpoint: gap / new tokens",
                 "genai-perf": "one value a request: (t_m − t_1) / (N − 1), others' TPOT",
                 "aiperf": "one value a request: (t_m − t_1) / (N − k_1), k_1 = 1 without per-chunk usage",
-                "guidellm": "one value a request: (t_m − t_1) / (N − 1)",
+                "guidellm": "one value a request: (t_m − t_1) / (N − 1), which weighs N − 1",
                 "llama.cpp": "none",
             },
         ),
@@ -160,7 +160,13 @@ DEFINITIONS: Mapping[str, Definition] = {
             "requests/s",
             "W = 0",
             "ok: ended with stop, length or tool_calls and a complete stream.",
-            {"genai-perf": "divides all profiled requests", "guidellm": "successful ones in the console"},
+            {
+                "vllm": "whole streams with a token, also without finish reason",
+                "sglang": "whole streams, also without a token",
+                "genai-perf": "all profiled requests, from the first send to the last token",
+                "aiperf": "valid ones, from the first send to the last token",
+                "guidellm": "successful ones in the console",
+            },
         ),
         Definition(
             "output_throughput",
@@ -192,9 +198,11 @@ DEFINITIONS: Mapping[str, Definition] = {
             "n = 0",
             "P99 of fewer than 100 values and P99.9 of fewer than 1,000 are flagged.",
             {
-                "vllm": "the same; prints 0 for n = 0",
-                "guidellm": "the first value whose cumulative share reaches p",
-                "aiperf": "a t-digest for lists; nearest rank for adj_*",
+                "vllm": "the same; 0 for n = 0",
+                "sglang": "the same; 0 for n = 0, NaN for E2E",
+                "genai-perf": "the same; no line for n = 0",
+                "guidellm": "the first value whose cumulative weight reaches p; 0 for n = 0",
+                "aiperf": "a t-digest for lists; nearest rank for adj_*, each failure an infinite value",
             },
         ),
         Definition(
