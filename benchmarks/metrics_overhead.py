@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass
 from statistics import median
 
 from prediction_error import new_request
-
 from ridgeline.build import EngineParts, build_engine
 from ridgeline.config.engine import EngineConfig
 from ridgeline.config.env import home_dir
@@ -138,7 +137,8 @@ def main() -> None:
         low, high = each.quartiles
         print(
             f"batch {each.batch:2}: a step {each.step_s * 1e3:6.2f} ms, records, events and metrics "
-            f"{each.share:+.2%} of it (quartiles {low:+.2%} … {high:+.2%}); a page {each.render_s * 1e3:.1f} ms"
+            f"{each.share:+.2%} of it (quartiles {low:+.2%} … {high:+.2%}); "
+            f"a page of /metrics {each.render_s * 1e3:.1f} ms"
         )
     print(f"allowed {MAX_SHARE:.0%}")
     if arguments.json:

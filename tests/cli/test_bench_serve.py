@@ -89,7 +89,7 @@ def test_failures_come_first_and_show_in_the_status() -> None:
 
 
 def test_c23_a_run_with_60_per_cent_errors_says_so() -> None:
-    """Of 20: 8 answered, 8 refused at once, 2 cut, 2 that never answer; the rate counts the time-outs' time."""
+    """Of 20: 8 answered, 8 refused at once, 2 cut, 2 that never answer: the rate counts their time."""
 
     async def script(exchange: Exchange) -> None:
         kind = exchange.request.index % 10
@@ -109,7 +109,7 @@ def test_c23_a_run_with_60_per_cent_errors_says_so() -> None:
         done = bench(server.url, *FEW[2:], *words, *goal)
         shown = bench(server.url, *FEW[2:], *words[:-2], *goal)
     assert (done.returncode, shown.returncode) == (1, 1)
-    document = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(name))
+    document = json.loads(done.stdout, parse_constant=pytest.fail)
     assert (document["completed"], document["failed"]) == (8, 12)
     assert sum(document["failures"].values()) == 12
     assert (document["failures"]["rejected"], document["failures"]["timeout"]) == (8, 2)

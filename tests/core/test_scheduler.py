@@ -31,9 +31,11 @@ EOS = 2
 
 
 def make_scheduler(
-    *, num_blocks: int = 64, block_size: int = 16, max_num_seqs: int = 8, budget: int = 64
+    *, num_blocks: int = 64, block_size: int = 16, max_num_seqs: int = 8, budget: int = 64, long_from: int = 0
 ) -> Scheduler:
-    config = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget)
+    config = SchedulerConfig(
+        max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, long_prefill_token_threshold=long_from
+    )
     recorder = EventRecorder()
     return Scheduler(config, KVCacheManager(BlockPool(num_blocks), block_size, recorder), recorder)
 
@@ -203,7 +205,7 @@ def test_a_request_finished_while_its_step_ran_gets_no_token() -> None:
         ({"max_num_seqs": 1}, (10, 12), Lack.SEQS),
         ({"num_blocks": 2}, (20, 12), Lack.BLOCKS),
         ({"budget": 8}, (20, 12), Lack.TOKENS),
-        ({}, (40, 40), Lack.PREFILLS),
+        ({"long_from": 16}, (40, 40), Lack.PREFILLS),
     ],
     ids=lambda value: value.name if isinstance(value, Lack) else "",
 )

@@ -159,7 +159,12 @@ def test_a_picture_by_hand() -> None:
 
 def test_causes_by_the_servers_event_log() -> None:
     late = [
-        {"causes": [{"cause": "queued", "lack": "kv_blocks"}, {"cause": "prefill shared its step", "by": "x"}]},
+        {
+            "causes": [
+                {"cause": "queued", "lack": "kv_blocks"},
+                {"cause": "prefill shared its step", "by": "x"},
+            ]
+        },
         {"causes": [{"cause": "queued", "lack": "kv_blocks"}, {"cause": 3}, "odd"]},
         {"causes": [{"cause": "queued", "lack": None}]},
         {"causes": None},

@@ -114,7 +114,7 @@ def test_c22_coalesced_chunks_without_their_counts_are_flagged() -> None:
 
 @pytest.mark.parametrize("name", BY_HAND)
 def test_c22_the_record_of_all_dialects_off_the_wire(name: str) -> None:
-    """Scheduled at 0, sent at 200 ms; role 300, chunks of 2, 1 and 3 at 500, 600 and 900, usage, [DONE] 950."""
+    """Scheduled 0, sent 200 ms; role 300, chunks of 2, 1, 3 at 500, 600, 900, usage, [DONE] 950."""
     lines: list[Line] = [
         (0.3, chat({"role": "assistant", "content": ""})),
         (0.5, chat({"content": "ab"}, usage=usage(4, 2))),

@@ -64,7 +64,9 @@ def test_c24_chat_prompts_have_the_exact_length_by_the_servers_tokenizer() -> No
 
 def words_tokenizer(folder: Path) -> str:
     """A tokenizer whose every word is a token."""
-    vocabulary = {"[UNK]": 0} | {word: index for index, word in enumerate(("the", "of", "and", "dal", "bed"), 1)}
+    vocabulary = {"[UNK]": 0} | {
+        word: index for index, word in enumerate(("the", "of", "and", "dal", "bed"), 1)
+    }
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     tokenizer.save(str(folder / "tokenizer.json"))

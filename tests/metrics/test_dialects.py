@@ -38,7 +38,9 @@ BY_HAND = {
 }
 
 
-def record(sent_at_s: float, *chunks: tuple[float, int], closed_at_s: float, **others: object) -> ClientRecord:
+def record(
+    sent_at_s: float, *chunks: tuple[float, int], closed_at_s: float, **others: object
+) -> ClientRecord:
     values = {"outcome": Outcome.OK, "has_whole_stream": True, "last_event_at_s": closed_at_s} | others
     return ClientRecord(
         request_id=f"at {sent_at_s}",
@@ -53,9 +55,7 @@ def record(sent_at_s: float, *chunks: tuple[float, int], closed_at_s: float, **o
 
 ONE_TOKEN = record(1.0, (1.2, 1), closed_at_s=1.3, last_event_at_s=1.25)
 NO_TOKEN = record(2.0, closed_at_s=2.1)
-NO_FINISH = record(
-    3.0, (3.4, 1), (3.6, 1), closed_at_s=3.7, last_event_at_s=3.6, outcome=Outcome.TRUNCATED
-)
+NO_FINISH = record(3.0, (3.4, 1), (3.6, 1), closed_at_s=3.7, last_event_at_s=3.6, outcome=Outcome.TRUNCATED)
 REFUSED = record(
     4.0, closed_at_s=4.01, outcome=Outcome.REJECTED, has_whole_stream=False, last_event_at_s=None
 )
@@ -111,7 +111,9 @@ def figures(row: DialectRow) -> tuple[int, float | None, float | None, float | N
 def test_whom_each_tool_counts_by_hand() -> None:
     """In 4 s, with TTFT ≤ 350 ms and TPOT ≤ 150 ms; GenAI-Perf and AIPerf count from 0.2 s to 1.2 s."""
     counts = dialect_counts(RUN, "all", window_s=4.0, slos={"ttft": 0.35, "tpot": 0.15})
-    found = {each.dialect: (each.num_taken, each.requests_per_s, each.goodput, each.attainment) for each in counts}
+    found = {
+        each.dialect: (each.num_taken, each.requests_per_s, each.goodput, each.attainment) for each in counts
+    }
     assert found == {
         "ridgeline": (3, 0.75, 0.5, 0.4),
         "vllm": (3, 0.75, 0.5, None),
@@ -176,7 +178,13 @@ def test_weighted_percentiles_do_not_interpolate() -> None:
 
 
 def test_failures_are_infinite_by_nearest_rank() -> None:
-    assert [nearest_rank_with_failures([2, 1], p, 1) for p in (0, 33, 34, 67, 100)] == [1, 1, 2, math.inf, math.inf]
+    assert [nearest_rank_with_failures([2, 1], p, 1) for p in (0, 33, 34, 67, 100)] == [
+        1,
+        1,
+        2,
+        math.inf,
+        math.inf,
+    ]
     assert nearest_rank_with_failures([], 50, 0) is None
 
 

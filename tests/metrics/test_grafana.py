@@ -118,7 +118,9 @@ SCHEMA = {
                         "properties": {
                             "defaults": {
                                 "type": "object",
-                                "properties": {"unit": {"enum": ["s", "short", "none", "percentunit", "reqps"]}},
+                                "properties": {
+                                    "unit": {"enum": ["s", "short", "none", "percentunit", "reqps"]}
+                                },
                             },
                             "overrides": {"type": "array"},
                         },

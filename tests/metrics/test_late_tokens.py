@@ -93,7 +93,7 @@ def test_a_shared_prefill_weighs_what_it_was_predicted_to_add() -> None:
 
 
 def test_two_shared_prefills_weigh_by_their_work() -> None:
-    """Of 60 added ms of a product b has 2/3 by tokens; of 30 ms of attention 60·30.5 of 60·30.5 + 30·115.5."""
+    """Of 60 added ms of a product b has 2/3 by tokens; of 30 of attention 60·30.5 of 60·30.5 + 30·115.5."""
     decodes, both = {"qkv_proj": 0.01, "attention": 0.0}, {"qkv_proj": 0.07, "attention": 0.03}
     alone = ev.StepFinished(0.1, 0, (("a", 8, 1),), 0.01, {}, decodes)
     step = ev.StepFinished(0.2, 1, (("a", 9, 1), ("b", 0, 60), ("c", 100, 30)), 0.1, {}, both)
@@ -164,7 +164,7 @@ def test_a_wait_for_several_things_is_split() -> None:
 
 
 def test_a_wait_behind_the_first_in_the_queue_is_for_what_that_one_lacks() -> None:
-    """b is first and lacks blocks from 0.01 s on; it is admitted at 0.12 s, then c lacks a place until 0.22."""
+    """b is first and lacks blocks from 0.01 s on; admitted at 0.12 s; then c lacks a place until 0.22."""
     log = running()
     log.events.append(ev.AdmissionHeld(0.01, "b", ev.Lack.BLOCKS))
     log.arrive("c", 4)

@@ -21,7 +21,9 @@ def histogram(values: list[float]) -> LiveHistogram:
 
 @given(st.lists(st.floats(LEAST, MOST, exclude_max=True), min_size=1, max_size=60), st.floats(0, 100))
 def test_a_percentile_is_within_the_stated_error(values: list[float], p: float) -> None:
-    assert histogram(values).percentile(p) == pytest.approx(percentile(values, p), rel=RELATIVE_ERROR * 1.0001)
+    assert histogram(values).percentile(p) == pytest.approx(
+        percentile(values, p), rel=RELATIVE_ERROR * 1.0001
+    )
 
 
 @given(st.lists(st.floats(0, 1e12), max_size=60), st.floats(0, 100), st.floats(0, 100))

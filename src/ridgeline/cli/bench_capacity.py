@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -26,11 +27,21 @@ from ridgeline.metrics.slo import parse_slos
 Flat = Parameter(name="*")
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class GoalOptions:
+    """What counts as good, and the page."""
+
+    goodput: Annotated[tuple[str, ...], Words] = ()
+    """SLOs as NAME:MILLISECONDS, several words or repeated: ttft, tpot, e2el, itl_p99, icl_max."""
+    html: Path | None = None
+    """Write a page with the curve to this file."""
+
+
 def capacity(
     *,
-    goodput: Annotated[tuple[str, ...], Words] = (),
     json: JsonTarget = None,
-    html: Path | None = None,
+    goal: GoalOptions = GoalOptions(),
     target: TargetOptions = TargetOptions(),  # noqa: B008 - frozen
     dataset: DatasetOptions = DatasetOptions(num_prompts=200),  # noqa: B008 - frozen
     search: Annotated[SearchSettings, Flat] = SearchSettings(),  # noqa: B008 - frozen
@@ -46,19 +57,15 @@ def capacity(
 
     Parameters
     ----------
-    goodput: str
-        SLOs as NAME:MILLISECONDS, several words or repeated: ttft, tpot, e2el, itl_p99, icl_max.
     json: str
         Write the result as JSON to this file; - prints it in place of the report.
-    html: Path
-        Write a page with the curve to this file.
     """
     check_target(json)
-    check_writable(html=html)
+    check_writable(html=goal.html)
     plan = ProbePlan(
         target=target.settings(),
         dataset=dataset.settings(search.seed),
-        slos_s=parse_slos(goodput),
+        slos_s=parse_slos(goal.goodput),
         probes=probes,
         api_key=target.key,
     )
@@ -74,8 +81,8 @@ def capacity(
     )
     document = capacity_document(work, run_conditions(work.model))
     say(*capacity_lines(document))
-    if html is not None:
-        write_text("html", html, capacity_page(document))
+    if goal.html is not None:
+        write_text("html", goal.html, capacity_page(document))
     if json is not None:
         write_json(json, document)
     if work.was_interrupted:

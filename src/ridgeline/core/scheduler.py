@@ -261,7 +261,7 @@ class Scheduler:
         self._tell_who_waits(lack, plan, now)
 
     def _tell_who_waits(self, lack: Lack | None, plan: StepPlan, now: float) -> None:
-        """Record what the first in the queue lacks, once; `lack` is what ended the admissions, if that did."""
+        """Record what the first in the queue lacks, once; `lack` ended the admissions, if that did."""
         first = self._waiting.first()
         if first is None:
             self._held = None

@@ -71,7 +71,7 @@ class ProbePlan:
     target: TargetSettings
     dataset: DatasetSettings
     slos_s: Mapping[str, float]
-    probes: ProbeSettings = ProbeSettings()  # noqa: RUF009 - frozen
+    probes: ProbeSettings = ProbeSettings()
     api_key: str | None = None
 
     def __post_init__(self) -> None:

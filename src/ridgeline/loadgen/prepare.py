@@ -121,8 +121,8 @@ def _codec(
 
 def _disagreement(here: int, there: int) -> str:
     return (
-        f"--tokenizer is not the server's: it makes {here} tokens of a sample of which the server makes {there}; "
-        "prompts have their lengths by the server's /tokenize"
+        f"--tokenizer is not the server's: it makes {here} tokens of a sample of which the server makes "
+        f"{there}; prompts have their lengths by the server's /tokenize"
     )
 
 

@@ -66,7 +66,7 @@ def _times(document: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 async def _ask(plan: LoadPlan, request_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The server's documents by request id; no more is asked of one that lacks the first three or falls silent."""
+    """Documents by request id; a server that lacks the first three, or falls silent, is asked no more."""
     http = HttpClient(plan.target.url)
     facts = ServerFacts(http, plan.headers)
     documents: dict[str, dict[str, Any]] = {}

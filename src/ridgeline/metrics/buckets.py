@@ -1,4 +1,4 @@
-"""Histograms with fixed buckets: vLLM's limits, and ours between them, so that quantiles are worth reading."""
+"""Histograms with fixed buckets: vLLM's limits, and ours between them, so that quantiles are worth a look."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ VLLM_BUCKETS: Mapping[str, tuple[float, ...]] = MappingProxyType(
 _STEPS = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 7.5, 9.0)
 """Limits of a decade: neighbours differ by a quarter of the lower one at most."""
 QUANTILE_ERROR = 0.25
-"""Most that a quantile read from a latency histogram is off, as a share of the exact one, inside its range: two
-values in one bucket differ by no more.
+"""Most that a quantile read from a latency histogram is off, as a share of the exact one, inside its range:
+two values in one bucket differ by no more.
 """
 QUANTILE_RANGES_S: Mapping[str, tuple[float, float]] = MappingProxyType(
     {"ttft": (0.0005, 40.0), "itl": (0.0005, 2.5), "latency": (0.0005, 120.0)}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ridgeline.errors import ConfigError
 from ridgeline.metrics.client_record import ClientRecord
-from ridgeline.metrics.dialect_values import first_to_reach, is_ok, nearest_rank_with_failures
+from ridgeline.metrics.dialect_values import alike, first_to_reach, is_ok, nearest_rank_with_failures
 from ridgeline.metrics.dialects import DIALECTS, QUANTITIES, Dialect
 from ridgeline.metrics.percentiles import percentile
 from ridgeline.metrics.slo import meets
@@ -83,7 +83,7 @@ def chosen_dialects(name: str) -> list[Dialect]:
 
 def _row(dialect: Dialect, quantity: str, records: Sequence[ClientRecord]) -> DialectRow:
     rules = dialect.rules
-    weight = rules.weights.get(quantity, lambda _: 1.0)
+    weight = rules.weights.get(quantity, alike)
     pairs = [
         (value, weight(record))
         for record in records
@@ -105,7 +105,9 @@ def _row(dialect: Dialect, quantity: str, records: Sequence[ClientRecord]) -> Di
 
 
 def _adjusted_row(dialect: Dialect, quantity: str, records: Sequence[ClientRecord]) -> DialectRow:
-    values = [v for record in records if dialect.rules.takes(record) for v in dialect.values[quantity](record)]
+    values = [
+        v for record in records if dialect.rules.takes(record) for v in dialect.values[quantity](record)
+    ]
     num_failed = sum(not is_ok(record) for record in records)
     return DialectRow(
         f"{dialect.name} adj",

@@ -119,6 +119,11 @@ def sent(record: ClientRecord) -> float | None:
     return record.sent_at_s
 
 
+def alike(record: ClientRecord) -> float:  # noqa: ARG001 - a Weight's
+    """Weight 1."""
+    return 1.0
+
+
 def by_token(record: ClientRecord) -> float:
     """Weight N."""
     return float(record.num_output_tokens or 0)

@@ -1,9 +1,9 @@
 """The definitions of other tools, so that one sees why two of them disagree on one run.
 
-Sources, read in the tools' own code: vLLM 0.33 `benchmarks/serve.py` and `lib/endpoint_request_func.py`, SGLang
-0.5.23 `benchmark/serving.py` (its chat backend), GenAI-Perf 2025-12 `llm_profile_data_parser.py` and
-`metrics/statistics.py`, AIPerf 0.13 `metrics/types`, GuideLLM 2026-08 `schemas/base/request_stats.py`,
-`schemas/base/statistics.py` and `benchmark/schemas/generative/metrics.py`, llama.cpp
+Sources, read in the tools' own code: vLLM 0.33 `benchmarks/serve.py`, `lib/endpoint_request_func.py`; SGLang
+0.5.23 `benchmark/serving.py` (its chat backend); GenAI-Perf 2025-12 `llm_profile_data_parser.py`,
+`metrics/statistics.py`; AIPerf 0.13 `metrics/types`; GuideLLM 2026-08 `schemas/base/request_stats.py`,
+`schemas/base/statistics.py`, `benchmark/schemas/generative/metrics.py`; llama.cpp
 `tools/server/server-common.h`. Where a tool's rule for a failed request was not read, our own stands for it.
 In the formulas `a` is the scheduled send; the rest as in `dialect_values`.
 """
@@ -28,10 +28,11 @@ class Rules:
     `takes` tells whose values enter the latencies, and who counts in requests/s unless `rates_all` requests.
     `weights` by quantity: what a request's value counts; then percentiles are the first value that reaches
     the share. `empty_s` is written where there is no value, None: nothing is; `empty_e2e_s` for E2E.
-    `slos`: SLO name → its quantity; None: it has no goodput, or it was not read. `passes_undefined`: a request
-    without the value of an SLO passes it. `attains`: good / all sent is a figure of it. `with_failures`:
-    quantities that it also sums up with each failed request as an infinite one. `is_first_to_last`: its duration
-    goes from the first send to the last token, not over the whole run. `words` says all that to people.
+    `slos`: SLO name → its quantity; None: it has no goodput, or its code was not read. `passes_undefined`: a
+    request without the value of an SLO passes it. `attains`: good / all sent is a figure of it.
+    `with_failures`: quantities that it also sums up with each failed request as an infinite one.
+    `is_first_to_last`: its duration goes from the first send to the last token, not over the whole run.
+    `words` says all that to people.
     """
 
     words: str
@@ -80,7 +81,7 @@ _RIDGELINE = Dialect(
         "e2e": "t_m − a",
     },
     rules=Rules(
-        words="failures are in no latency, in attainment's denominator; undefined is no value and passes an SLO",
+        words="failures are in no latency, in attainment's denominator; an undefined value passes its SLO",
         slos=_SLOS,
         attains=True,
     ),
@@ -161,8 +162,8 @@ _AIPERF = Dialect(
         "e2e": "t_m − s",
     },
     rules=Rules(
-        words="failures are in no latency, infinite in adj_*, in attainment's denominator; a request without the "
-        "value of an SLO misses it: one token misses tpot; no value, no line",
+        words="failures are in no latency, infinite in adj_*, in attainment's denominator; a request without "
+        "the value of an SLO misses it: one token misses tpot; no value, no line",
         takes=dv.has_tokens,
         slos={"ttft": "ttft", "tpot": "itl", "e2el": "e2e"},
         passes_undefined=False,
@@ -186,7 +187,7 @@ _GUIDELLM = Dialect(
         "e2e": "close − s",
     },
     rules=Rules(
-        words="successful, incomplete and errored requests are summed up apart, these are the successful ones; "
+        words="successful, incomplete and errored requests are summed up apart, these are successful ones; "
         "no token is a TTFT of 0, and weighs nothing in TPOT and ITL; no value is written as 0",
         weights={"tpot": dv.by_token, "itl": dv.by_later_token},
         is_interpolated=False,
@@ -201,7 +202,6 @@ _LLAMA_CPP = Dialect(
     rules=Rules(words="one figure a request, in its answer: nothing is summed up", takes=dv.has_tokens),
 )
 DIALECTS: Mapping[str, Dialect] = {
-    each.name: each
-    for each in (_RIDGELINE, _VLLM, _SGLANG, _GENAI_PERF, _AIPERF, _GUIDELLM, _LLAMA_CPP)
+    each.name: each for each in (_RIDGELINE, _VLLM, _SGLANG, _GENAI_PERF, _AIPERF, _GUIDELLM, _LLAMA_CPP)
 }
 """Tool → its definitions."""

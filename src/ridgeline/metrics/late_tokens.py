@@ -30,7 +30,7 @@ def late_tokens(
 
     A token (0 is the first) has one entry for each cause that took at least a tenth of its time, the largest
     first. The first token is looked at when its TTFT exceeds the limit, or when no limit is given. `share` is
-    the part of the token's time, where the log tells it; a prefill's is what it was predicted to add to the step.
+    the part of the token's time, where the log tells it; a prefill's is what it was predicted to add.
     """
     found: list[dict[str, Any]] = []
     first_s = ttft_s(record)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 _BITS = 7
-RELATIVE_ERROR = 1 / 2 ** (_BITS + 1)
+RELATIVE_ERROR = 1 / (1 << (_BITS + 1))
 """Most that a percentile is off, as a share of the exact one: half a bucket over its lower end, 0.4 %."""
 
 _LOWEST_OCTAVE, _HIGHEST_OCTAVE = -20, 20
@@ -18,7 +18,7 @@ LEAST = 2.0 ** (_LOWEST_OCTAVE - 1)
 MOST = 2.0**_HIGHEST_OCTAVE
 """Values from here on (about a million) count as this."""
 
-_PARTS = 2**_BITS
+_PARTS = 1 << _BITS
 _NUM_BUCKETS = (_HIGHEST_OCTAVE - _LOWEST_OCTAVE + 1) * _PARTS
 
 
@@ -44,7 +44,7 @@ class LiveHistogram:
             self._counts[_bucket(value)] += 1
 
     def percentile(self, p: float) -> float | None:
-        """Linear interpolation at rank (n − 1)·p/100, within `RELATIVE_ERROR` of the exact one; None: no value."""
+        """Linear interpolation at rank (n − 1)·p/100, to within `RELATIVE_ERROR`; None: no value."""
         assert 0 <= p <= 100, p
         if self.n == 0:
             return None
@@ -67,7 +67,8 @@ class LiveHistogram:
 
 def _bucket(value: float) -> int:
     mantissa, octave = math.frexp(value)  # value = mantissa · 2**octave, 0.5 ≤ mantissa < 1
-    return (octave - _LOWEST_OCTAVE) * _PARTS + int((mantissa - 0.5) * 2 * _PARTS)
+    part = int((mantissa - 0.5) * 2 * _PARTS)
+    return (octave - _LOWEST_OCTAVE) * _PARTS + part
 
 
 def _middle(bucket: int) -> float:

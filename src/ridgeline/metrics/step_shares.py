@@ -34,8 +34,8 @@ def prompt_rows(step: ev.StepFinished) -> list[_Row]:
 def prompt_seconds(step: ev.StepFinished, decodes: ev.StepFinished | None) -> dict[str, float]:
     """Request → the seconds that its prompt tokens added to the step.
 
-    What the step was predicted to take beyond `decodes`, a step without prompts, goes to the prompts, op by op
-    by their work: attention by tokens times context, the ops of logits by rows, all else by tokens; in the
+    What the step was predicted to take beyond `decodes`, a step without prompts, goes to the prompts, op by
+    op by their work: attention by tokens times context, the ops of logits by rows, all else by tokens; in the
     proportion of measured to predicted time. Without such a step all of the time is shared among all rows
     that way; without a prediction, by tokens.
     """
