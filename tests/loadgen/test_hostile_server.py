@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 from tests.loadgen.fake_server import Exchange, Request, Script, answering, completion, running, usage
@@ -214,3 +215,21 @@ def test_a_server_that_falls_silent_after_the_run_is_not_asked_again(monkeypatch
     assert len(asked) == 2
     assert account is not None
     assert len(account.times) == 1
+
+
+def test_an_interrupted_run_is_not_asked_about_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ridgeline.loadgen.server_account.PATIENCE_S", 0.1)
+    dataset = DatasetSettings(num_prompts=20, random=RandomLengths(input_len=4, output_len=3))
+    asked: list[str] = []
+
+    def answer(request: Request) -> object:
+        asked.append(request.path)
+        threading.Event().wait(0.15)
+        return {}
+
+    with running(answering(3)) as server:
+        server.prefixes["/debug/requests/"] = answer
+        plan = plan_load(TargetSettings(url=server.url, model="m"), dataset, TrafficSettings())
+        run = execute_load(plan)
+        ask_server(plan, replace(run, was_interrupted=True), {}, all_requests=True)
+    assert len(asked) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,8 @@ from ridgeline.loadgen.run import LoadRun
 from ridgeline.loadgen.server_facts import FACT_TIMEOUT_S, ServerFacts
 
 MAX_ASKED = 5000
+PATIENCE_S = 2.0
+"""How long an interrupted run goes on asking: somebody waits for its report."""
 TIMES = ("ttft_s", "queue_s", "prefill_s", "decode_s")
 
 
@@ -38,7 +41,8 @@ def ask_server(
     ids = [each.request_id for each in late]
     if all_requests:
         ids += [record.request_id for record in run.records[:MAX_ASKED]]
-    documents = asyncio.run(_ask(plan, ids)) if ids else {}
+    patience_s = PATIENCE_S if run.was_interrupted else math.inf
+    documents = asyncio.run(_ask(plan, ids, patience_s)) if ids else {}
     if not documents:
         return None
     return ServerAccount(
@@ -65,15 +69,18 @@ def _times(document: Mapping[str, Any]) -> dict[str, float | None]:
     }
 
 
-async def _ask(plan: LoadPlan, request_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+async def _ask(plan: LoadPlan, request_ids: Iterable[str], patience_s: float) -> dict[str, dict[str, Any]]:
     """Documents by request id; a server that lacks the first three, or falls silent, is asked no more."""
     http = HttpClient(plan.target.url)
     facts = ServerFacts(http, plan.headers)
     documents: dict[str, dict[str, Any]] = {}
     loop = asyncio.get_running_loop()
+    end_s = loop.time() + patience_s
     try:
         for index, request_id in enumerate(dict.fromkeys(request_ids)):
             asked_at_s = loop.time()
+            if asked_at_s > end_s:
+                break
             document = await facts.ask(f"/debug/requests/{quote(request_id, safe='')}")
             if isinstance(document, dict):
                 documents[request_id] = document

@@ -125,7 +125,7 @@ _SGLANG = Dialect(
     },
     rules=Rules(
         words="a whole stream is a success, also without a token: its TTFT is 0; one token passes tpot as 0; "
-        "no value is written as 0, for E2E as NaN",
+        "no value is written as 0, for E2E as NaN, whose percentile NumPy may refuse",
         takes=dv.is_whole,
         empty_s=0.0,
         empty_e2e_s=math.nan,
