@@ -28,6 +28,47 @@ def test_every_figure_has_a_source_and_a_positive_value(entry: HardwareEntry) ->
     assert sorted(noted) == sorted(entry.sources)
 
 
+@pytest.mark.parametrize(
+    ("name", "gb", "gb_per_s", "peaks"),
+    [
+        # As the sheets print them: (TFLOP/s, what of that is dense).
+        ("a100-40gb", 40, 1555, {"fp32": (19.5, 1), "fp16": (624, 0.5), "int8": (1248, 0.5)}),
+        ("a100-80gb-sxm", 80, 2039, {"fp32": (19.5, 1), "bf16": (624, 0.5), "int8": (1248, 0.5)}),
+        ("a100-80gb-pcie", 80, 1935, {"fp16": (624, 0.5)}),
+        (
+            "h100-sxm",
+            80,
+            3350,
+            {"fp32": (67, 1), "fp16": (1979, 0.5), "fp8": (3958, 0.5), "int8": (3958, 0.5)},
+        ),
+        ("h100-pcie", 80, 2000, {"fp32": (51, 1), "bf16": (1513, 0.5), "fp8": (3026, 0.5)}),
+        ("h200-sxm", 141, 4800, {"fp32": (67, 1), "bf16": (1979, 0.5), "fp8": (3958, 0.5)}),
+        ("l4", 24, 300, {"fp32": (30.3, 1), "fp16": (242, 0.5), "fp8": (485, 0.5), "int8": (485, 0.5)}),
+        ("l40s", 48, 864, {"fp32": (91.6, 1), "fp16": (362.05, 1), "fp8": (733, 1)}),
+        # Sums in fp32: half the speed of those in fp16; 16,384 cores × 2.52 GHz × 2 FLOPs.
+        ("rtx-4090", 24, 1008, {"fp32": (2 * 16384 * 2.52e-3, 1), "fp16": (330.3, 0.5), "int8": (660.6, 1)}),
+        ("mi300x", 192, 5300, {"fp32": (163.4, 1), "fp16": (2614.9, 0.5), "fp8": (5229.8, 0.5)}),
+        ("m1", 16, 68.25, {"fp32": (2.6, 1)}),
+        ("m1-ultra", 128, 800, {"fp32": (21, 1)}),
+        ("m3-max", 128, 400, {}),
+        ("m4-max", 128, 546, {}),
+        ("xeon-8480+", 4000, 307.2, {"bf16": (56 * 2.0 * 1.024, 1), "int8": (56 * 2.0 * 2.048, 1)}),
+        ("epyc-9654", 6000, 460.8, {"fp32": (96 * 2.4 * 0.032, 1)}),
+        ("epyc-9755", 6000, 576, {"fp32": (128 * 2.7 * 0.064, 1)}),
+        ("graviton4", 1536, 537.6, {"fp32": (96 * 2.8 * 0.032, 1)}),
+    ],
+)
+def test_figures_are_those_of_the_sheets(
+    name: str, gb: float, gb_per_s: float, peaks: dict[str, tuple[float, float]]
+) -> None:
+    entry = find_hardware(name)
+    assert entry.memory_bytes == pytest.approx(gb * 1e9)
+    assert entry.memory_bytes_per_s == pytest.approx(gb_per_s * 1e9, rel=2e-3)
+    for number_format, (tflops, dense) in peaks.items():
+        assert entry.peaks_flops_per_s[number_format] == pytest.approx(tflops * dense * 1e12, rel=2e-3)
+        assert entry.sources[number_format]
+
+
 def test_names_and_aliases_lead_to_one_entry_each() -> None:
     assert all(find_hardware(name).name == name for name in HARDWARE)
     assert all(find_hardware(alias).name == name for alias, name in ALIASES.items())

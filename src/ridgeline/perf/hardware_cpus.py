@@ -91,7 +91,7 @@ def _amd(cores: int, ghz: float, mt_per_s: int, memory_tb: float, channels: int)
 
 def _graviton(cores: int, ghz: float, mt_per_s: int, memory_tb: float, channels: int) -> _Socket:
     return _Socket(cores=cores, ghz=ghz, channels=channels, mt_per_s=mt_per_s, memory_tb=memory_tb,
-                   page="AWS EC2 instance types; WikiChip and The Next Platform (2024)")  # fmt: skip
+                   page="AWS EC2 types (r7g, x8g); WikiChip and The Next Platform (2024)")  # fmt: skip
 
 
 CPUS: tuple[HardwareEntry, ...] = (
@@ -116,6 +116,6 @@ CPUS: tuple[HardwareEntry, ...] = (
               "(Intel 64 and IA-32 Optimization Reference Manual)"),
         _xeon(8, 3.2, 5600, 0.192, 2),
     ),
-    _cpu("graviton3", "AWS Graviton3", _NEOVERSE_V1, _graviton(64, 2.6, 4800, 0.128, 8)),
-    _cpu("graviton4", "AWS Graviton4", _NEOVERSE_V2, _graviton(96, 2.8, 5600, 0.768, 12)),
+    _cpu("graviton3", "AWS Graviton3", _NEOVERSE_V1, _graviton(64, 2.6, 4800, 0.512, 8)),
+    _cpu("graviton4", "AWS Graviton4", _NEOVERSE_V2, _graviton(96, 2.8, 5600, 1.536, 12)),
 )  # fmt: skip
