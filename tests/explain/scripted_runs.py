@@ -12,7 +12,10 @@ from ridgeline.perf.predict import Predictor, StepPrediction
 from ridgeline.perf.step_shape import StepRow, StepShape
 
 STEP_S = 20.0
-"""1 s to schedule, 1 s in between, 10 s to execute, 3 s to commit, 2 s for text, 3 s until the next."""
+"""1 s to schedule, 1 s in between, 10 s to execute, 3 s to commit, 2 s for text, 3 s until the next.
+
+Of the 10 s, 9 s are ops (8 s without sampling), 1 s the forecast, arrays and calls.
+"""
 
 
 def step_record(
@@ -30,6 +33,8 @@ def step_record(
         shape=shape,
         num_blocks=len(rows),
         op_seconds={"gate_up_proj": 5.0, "lm_head": 3.0, "sample": sample_s},
+        host_seconds={"arrays": 0.25, "calls": 1.5 - sample_s},
+        forecast_s=0.25,
         prediction=predicted(shape),
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.explain.scripted_runs import STEP_S, run_record, step_record
 from tests.perf.priced_machine import PROFILE, SHAPE
@@ -60,6 +62,18 @@ def test_a_gap_between_steps_is_unaccounted_and_no_step_grows_by_it() -> None:
     assert after["unaccounted"].seconds - before["unaccounted"].seconds == 1000
     for name in PATH_STEPS[:-1]:
         assert after[name].seconds == before[name].seconds
+
+
+def test_what_no_reading_of_the_clock_covers_is_unaccounted_inside_a_step_too() -> None:
+    steps = two_chunks_and_two_tokens()
+    slower = [replace(step, forecast_s=0.0) for step in steps]  # as if nobody had timed the forecast
+    before, after = request_path(run_record(steps)), request_path(run_record(slower))
+    assert after["unaccounted"].seconds - before["unaccounted"].seconds == 4 * 0.25
+    assert before["decode"].seconds - after["decode"].seconds == 2 * 0.25
+    assert after["decode"].parts["predicting its time"] == 0
+    phases = StepAccountant(SHAPE, PROFILE).phases(run_record(slower))
+    assert phases["decode"].document()["op_share"] == 1 - 0.25 / 14
+    assert phases["decode"].document()["seconds"] == 2 * 14.0
 
 
 def test_steps_of_others_are_waiting() -> None:

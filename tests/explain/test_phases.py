@@ -61,6 +61,10 @@ def test_a_step_with_a_prompt_in_it_is_prefill_and_says_what_decoded_beside() ->
     assert prefill["flops"] == total_cost(step_costs(SHAPE, both.shape)).flops
     assert prefill["seconds"] + decode["seconds"] == 28.0
     assert prefill["kernel_share"] == 9 / 14
+    assert prefill["op_share"] == 1
+    assert prefill["step_overhead_parts"] == {
+        "schedule": 1, "forecast": 0.25, "arrays": 0.25, "calls": 0.5, "commit": 3,
+    }  # fmt: skip
 
 
 def test_dram_bytes_count_a_position_once_and_bytes_count_every_read() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.perf.priced_machine import PROFILE, SHAPE
 
@@ -94,3 +96,25 @@ def test_a_request_that_cannot_be_served_is_refused_before_anything_runs(new_ben
     with pytest.raises(RequestError, match="max_model_len"):
         record(bench, prompt="x" * 400)
     assert bench.executor.num_steps == 0
+
+
+def test_the_engines_own_work_is_timed_part_by_part(new_bench) -> None:
+    """On a clock of one second a reading: scheduling is read again after a look at the queue, the forecast
+    between two readings, the executor's parts by itself.
+    """
+    bench = new_bench(scripts("ab"))
+    execute = bench.executor.execute
+    host_seconds = {"arrays": 0.25, "calls": 0.125}
+    bench.executor.execute = lambda output: replace(execute(output), host_seconds=host_seconds)
+    for step in record(bench, max_tokens=2).steps:
+        own = step.own_seconds
+        assert list(own) == ["schedule", "forecast", "arrays", "calls", "commit"]
+        assert (own["forecast"], own["arrays"], own["calls"]) == (1.0, 0.25, 0.125)
+        assert own["schedule"] == step.scheduled_at_s - step.scheduling_at_s > 0
+        assert own["commit"] == step.committed_at_s - step.finished_at_s > 0
+        assert sum(own.values()) + sum(step.op_seconds.values()) <= step.seconds
+
+
+def test_an_executor_that_tells_nothing_of_its_own_work_leaves_it_unaccounted(new_bench) -> None:
+    (step, _) = record(new_bench(scripts("ab")), max_tokens=2).steps
+    assert (step.own_seconds["arrays"], step.own_seconds["calls"]) == (0.0, 0.0)

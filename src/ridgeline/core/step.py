@@ -66,7 +66,8 @@ class ModelRunnerOutput:
     `prompt_logprobs[i]` holds one entry per prompt position that this step made known.
     `forced_token_ids[i]` follow the sampled token of request i without a choice, by its grammar (no entry:
     none). `failures[i]` says why the grammar of request i can't be followed any more; it ends here.
-    `op_seconds` maps an op's name to the seconds it took in this step.
+    `op_seconds` maps an op's name to the seconds it took in this step, `host_seconds` the executor's work
+    around them: `arrays` made of the schedule, `calls` of the ops beyond the ops themselves.
     """
 
     sampled_token_ids: Sequence[int | None]
@@ -75,3 +76,4 @@ class ModelRunnerOutput:
     op_seconds: dict[str, float] = field(default_factory=dict)
     forced_token_ids: Mapping[int, Sequence[int]] = field(default_factory=dict)
     failures: Mapping[int, str] = field(default_factory=dict)
+    host_seconds: Mapping[str, float] = field(default_factory=dict)

@@ -59,13 +59,14 @@ class EngineStats:
 
 @dataclass(frozen=True, slots=True)
 class ExecutedStep:
-    """A step that was computed and not yet taken into account."""
+    """A step that was computed and not yet taken into account; `forecast_s` of its time predicted it."""
 
     scheduler_output: SchedulerOutput
     runner_output: ModelRunnerOutput
     started_at_s: float
     finished_at_s: float
     prediction: StepPrediction | None = None
+    forecast_s: float = 0.0
 
 
 class Engine:
@@ -146,9 +147,15 @@ class Engine:
         started_at_s = self.clock.now()
         if not scheduler_output.scheduled:
             return ExecutedStep(scheduler_output, ModelRunnerOutput([], [], []), started_at_s, started_at_s)
-        prediction = self._forecast(scheduler_output) if self._forecast is not None else None
+        prediction, forecast_s = None, 0.0
+        if self._forecast is not None:
+            prediction = self._forecast(scheduler_output)
+            forecast_s = self.clock.now() - started_at_s
         runner_output = self._executor.execute(scheduler_output)
-        return ExecutedStep(scheduler_output, runner_output, started_at_s, self.clock.now(), prediction)
+        finished_at_s = self.clock.now()
+        return ExecutedStep(
+            scheduler_output, runner_output, started_at_s, finished_at_s, prediction, forecast_s
+        )
 
     def commit(self, step: ExecutedStep) -> list[EngineOutput]:
         """Take a computed step's tokens; returns what it made known, in the order of the batch."""

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from ridgeline.explain.recorder import RunRecord, StepRecord
 from ridgeline.perf.step_shape import StepRow
 
 PATH_STEPS = ("tokenize", "queue", "prefill", "decode", "sample", "detokenize", "unaccounted")
+OWN_WORK: Mapping[str, str] = MappingProxyType(
+    {
+        "schedule": "choosing what to compute",
+        "forecast": "predicting its time",
+        "arrays": "its arrays",
+        "calls": "calls around the ops",
+        "commit": "taking the result",
+    }
+)
+"""In words, what `StepRecord.own_seconds` names."""
 
 
 @dataclass(slots=True)
@@ -33,8 +44,9 @@ def request_path(run: RunRecord) -> dict[str, PathStep]:
 
     queue is the time until the request's first step, and whole steps of others in between. prefill and
     decode are the request's own steps without sampling: by whether they compute tokens of its prompt (or
-    compute again after a preemption), or one new token. What lies between two recorded instants and is none
-    of these is `unaccounted`: the recorder's own bookkeeping and the loop around the engine.
+    compute again after a preemption), or one new token. Each second of them was measured by itself; what lies
+    between two readings of the clock is `unaccounted`: the recorder's own bookkeeping, the loop around the
+    engine.
     """
     path = {name: PathStep(name) for name in PATH_STEPS}
     path["tokenize"].add({"template and encoding": run.tokenized_at_s - run.arrived_at_s})
@@ -98,15 +110,8 @@ def is_prefill(run: RunRecord, step: StepRecord) -> bool:
 def _book(path: dict[str, PathStep], run: RunRecord, step: StepRecord) -> None:
     sample_s = step.op_seconds.get("sample", 0.0)
     forward_s = sum(step.op_seconds.values()) - sample_s
-    executed_s = step.finished_at_s - step.started_at_s
-    path["prefill" if is_prefill(run, step) else "decode"].add(
-        {
-            "choosing what to compute": step.scheduled_at_s - step.scheduling_at_s,
-            "forward pass": forward_s,
-            "forecast, arrays and calls": executed_s - forward_s - sample_s,
-            "taking the result": step.committed_at_s - step.finished_at_s,
-        }
-    )
+    own = {OWN_WORK[name]: seconds for name, seconds in step.own_seconds.items()}
+    path["prefill" if is_prefill(run, step) else "decode"].add({"forward pass": forward_s, **own})
     count = int(_row(run, step).num_logits_rows > 0)
     path["sample"].add({"choosing the token": sample_s}, count=count)
     text_s = step.delivered_at_s - step.committed_at_s

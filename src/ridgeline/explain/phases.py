@@ -15,7 +15,7 @@ from ridgeline.perf.predict import STEP_OVERHEAD
 
 PHASES = ("prefill", "decode")
 STEP_OPS = (*OPS, STEP_OVERHEAD)
-"""The kernels' ops, and the engine's own work around them: scheduling, arrays, taking the result."""
+"""The kernels' ops, and the engine's own work around them (`StepRecord.own_seconds`)."""
 _LAYER_OPS = ("qkv_proj", "attention", "o_proj", "gate_up_proj", "down_proj")
 _NO_COST = OpCost(0, 0, 0, 0, 0)
 
@@ -53,10 +53,11 @@ class OpTotals:
         terms = {"compute": self.compute_s, "memory": self.memory_s, "overhead": self.overhead_s}
         return max(terms, key=lambda name: terms[name])
 
-    def document(self) -> dict[str, Any]:
-        """What ops, phases and steps share in the JSON."""
+    def document(self, *, seconds: float | None = None) -> dict[str, Any]:
+        """What ops, phases and steps share in the JSON; `seconds` of the whole where ops are not all."""
+        taken_s = self.seconds if seconds is None else seconds
         return {
-            "seconds": self.seconds,
+            "seconds": taken_s,
             "predicted_s": self.predicted_s,
             "flops": self.cost.flops,
             "bytes": self.cost.num_bytes,
@@ -71,7 +72,7 @@ class OpTotals:
             "memory_s": self.memory_s,
             "overhead_s": self.overhead_s,
             "bound_s": self.bound_s,
-            "roofline_fraction": ratio(self.bound_s, self.seconds),
+            "roofline_fraction": ratio(self.bound_s, taken_s),
         }
 
 
@@ -80,31 +81,36 @@ class PhaseTotals:
     """Steps of one phase; `ops` in order. A step with any token of a prompt belongs to prefill.
 
     `num_tokens` are the phase's own; `num_other_tokens` were decoded in steps that belong to prefill.
+    `seconds` are the steps', of which the ops take nearly all; `own_seconds` parts of `step_overhead`.
     """
 
     phase: str
     num_tokens: int = 0
     num_other_tokens: int = 0
     num_steps: int = 0
+    seconds: float = 0.0
+    own_seconds: dict[str, float] = field(default_factory=dict)
     ops: dict[str, OpTotals] = field(default_factory=lambda: {op: OpTotals() for op in STEP_OPS})
 
     def document(self) -> dict[str, Any]:
-        """The phase as JSON has it; `kernel_share` is the kernels' part of its seconds."""
+        """The phase as JSON has it; `op_share` is the ops' part of its time, `kernel_share` the kernels'."""
         total = total_of(self.ops.values())
         kernels_s = total.seconds - self.ops[STEP_OVERHEAD].seconds
         return {
             "tokens": self.num_tokens,
             "decode_tokens_beside": self.num_other_tokens,
             "steps": self.num_steps,
-            "tok_s": ratio(self.num_tokens, total.seconds),
-            "kernel_share": ratio(kernels_s, total.seconds),
-            **total.document(),
+            "tok_s": ratio(self.num_tokens, self.seconds),
+            "op_share": ratio(total.seconds, self.seconds),
+            "kernel_share": ratio(kernels_s, self.seconds),
+            "step_overhead_parts": dict(self.own_seconds),
+            **total.document(seconds=self.seconds),
         }
 
     def op_documents(self) -> list[dict[str, Any]]:
         """Its ops as JSON has them; those that never ran are left out."""
         return [
-            {"phase": self.phase, "op": op, **each.document()}
+            {"phase": self.phase, "op": op, "share": ratio(each.seconds, self.seconds), **each.document()}
             for op, each in self.ops.items()
             if each.seconds or each.cost.num_bytes
         ]
@@ -119,7 +125,7 @@ class StepAccountant:
         self._overheads_s = {op: barrier_s * (model.num_layers if op in _LAYER_OPS else 1) for op in OPS}
 
     def op_totals(self, step: StepRecord) -> dict[str, OpTotals]:
-        """One step, by each of `STEP_OPS`; their seconds add up to the step's."""
+        """One step, by each of `STEP_OPS`; what they leave of its seconds no reading of a clock covers."""
         shape, prediction = step.shape, step.prediction
         terms, traffic_bytes = self._bounds.terms(shape), self._bounds.traffic_bytes(shape)
         totals = {}
@@ -134,7 +140,7 @@ class StepAccountant:
                 overhead_s=self._overheads_s[op] if cost.num_bytes else 0.0,
                 bound_s=max(terms[op]),
             )
-        overhead_s = step.seconds - sum(each.seconds for each in totals.values())
+        overhead_s = sum(step.own_seconds.values())
         totals[STEP_OVERHEAD] = OpTotals(
             seconds=overhead_s,
             predicted_s=prediction.op_s[STEP_OVERHEAD] if prediction is not None else None,
@@ -156,6 +162,9 @@ class StepAccountant:
             phase.num_tokens += num_prefill or step.shape.num_tokens
             phase.num_other_tokens += step.shape.num_tokens - (num_prefill or step.shape.num_tokens)
             phase.num_steps += 1
+            phase.seconds += step.seconds
+            for name, seconds in step.own_seconds.items():
+                phase.own_seconds[name] = phase.own_seconds.get(name, 0.0) + seconds
             for op, totals in self.op_totals(step).items():
                 phase.ops[op].add(totals)
         return phases
@@ -171,7 +180,7 @@ class StepAccountant:
             "prefill_tokens": num_prefill,
             "decode_tokens": shape.num_tokens - num_prefill,
             "context": max(row.num_computed_tokens + row.num_scheduled_tokens for row in shape.rows),
-            **total_of(self.op_totals(step).values()).document(),
+            **total_of(self.op_totals(step).values()).document(seconds=step.seconds),
         }
 
 

@@ -23,7 +23,8 @@ class StepRecord:
     """One engine step; instants in the order they happen, on the engine's clock.
 
     Rows of `shape` belong to `request_ids`. `num_blocks` are held by these requests. `prediction` was made
-    between `started_at_s` and the computation; None where the machine is not calibrated.
+    between `started_at_s` and the computation, in `forecast_s`; None where the machine is not calibrated.
+    `op_seconds` and `host_seconds` are the executor's.
     """
 
     scheduling_at_s: float
@@ -36,12 +37,27 @@ class StepRecord:
     shape: StepShape
     num_blocks: int
     op_seconds: Mapping[str, float]
+    host_seconds: Mapping[str, float]
+    forecast_s: float
     prediction: StepPrediction | None
 
     @property
     def seconds(self) -> float:
         """Scheduling, computing and taking the result into account."""
         return (self.scheduled_at_s - self.scheduling_at_s) + (self.committed_at_s - self.started_at_s)
+
+    @property
+    def own_seconds(self) -> dict[str, float]:
+        """The engine's own work in this step by name, each measured by itself; the ops are the rest but for
+        what lies between two readings of the clock.
+        """
+        return {
+            "schedule": self.scheduled_at_s - self.scheduling_at_s,
+            "forecast": self.forecast_s,
+            "arrays": self.host_seconds.get("arrays", 0.0),
+            "calls": self.host_seconds.get("calls", 0.0),
+            "commit": self.committed_at_s - self.finished_at_s,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,5 +162,7 @@ class Recorder:
             shape=shape,
             num_blocks=num_blocks,
             op_seconds=executed.runner_output.op_seconds,
+            host_seconds=executed.runner_output.host_seconds,
+            forecast_s=executed.forecast_s,
             prediction=executed.prediction,
         )

@@ -30,10 +30,12 @@ class ModelRunner:
 
     def execute(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         """Compute the scheduled tokens; sample for every request whose known tokens are all computed."""
+        started_at_s = self._now()
         batch, plan = self._batch_builder.build(scheduler_output)
         scheduled = scheduler_output.scheduled
         sampling = [scheduled[index].request for index in plan.sampling]
         masks = self._grammar_masks.start(sampling)
+        calling_at_s = self._now()
         logits, op_seconds = self._forward.run(batch)
         token_ids: list[int | None] = [None] * len(scheduled)
         logprobs: list[TokenLogprobs | None] = [None] * len(scheduled)
@@ -50,10 +52,14 @@ class ModelRunner:
                 token_ids[index], logprobs[index] = token_id, entry
             op_seconds["sample"] = sampled.seconds
         if plan.prompt_rows:
-            started_at_s = self._now()
+            ranking_at_s = self._now()
             self._rank_prompts(logits, scheduled, plan, prompt_logprobs)
-            op_seconds["sample"] += self._now() - started_at_s
-        output = ModelRunnerOutput(token_ids, logprobs, prompt_logprobs, op_seconds)
+            op_seconds["sample"] += self._now() - ranking_at_s
+        calls_s = self._now() - calling_at_s - sum(op_seconds.values())
+        host_seconds = {"arrays": calling_at_s - started_at_s, "calls": calls_s}
+        output = ModelRunnerOutput(
+            token_ids, logprobs, prompt_logprobs, op_seconds, host_seconds=host_seconds
+        )
         return output if masks is None else self._along_grammars(output, scheduled, plan.sampling)
 
     def close(self) -> None:
