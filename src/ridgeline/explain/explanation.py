@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from ridgeline.build import EngineParts
 from ridgeline.explain.bottlenecks import Bottleneck, Bottlenecks, Regime
 from ridgeline.explain.computations import computations
 from ridgeline.explain.path import PathStep, own_steps, request_path, timeline
-from ridgeline.explain.phases import STEP_OPS, StepAccountant
+from ridgeline.explain.phases import STEP_OPS, PhaseTotals, StepAccountant
 from ridgeline.explain.recorder import RunRecord, StepRecord
 from ridgeline.explain.sweeps import Sweeps
 from ridgeline.explain.vllm_walk import VLLM_WALK, walk_document
+from ridgeline.metrics.drift import Drift, find_drift
 from ridgeline.perf.hardware import HardwareProfile
 from ridgeline.sampling_params import SamplingParams
 
@@ -48,6 +51,7 @@ def explanation(
         ],
         "phases": {name: phase.document() for name, phase in phases.items()},
         "ops": [document for phase in phases.values() for document in phase.op_documents()],
+        "drift": drift_document(run_drift(list(phases.values()))),
         "steps": [accountant.step_document(run, step) for step in run.steps],
         "timeline": [
             {"step": each.step, "start_s": each.start_s, "seconds": each.seconds} for each in timeline(run)
@@ -78,6 +82,30 @@ def hardware_document(profile: HardwareProfile) -> dict[str, Any]:
         "is_stable": profile.is_stable,
         "notes": list(profile.notes),
     }
+
+
+def run_drift(phases: Sequence[PhaseTotals]) -> Drift | None:
+    """Where the steps of a run, however short, took over 25 % more or less than predicted before.
+
+    None: nowhere, or there was no prediction.
+    """
+    measured: dict[str, float] = {}
+    predicted: dict[str, float] = {}
+    for phase in phases:
+        for op, totals in phase.ops.items():
+            if totals.predicted_s is None:
+                return None
+            measured[op] = measured.get(op, 0.0) + totals.seconds
+            predicted[op] = predicted.get(op, 0.0) + totals.predicted_s
+    return find_drift(measured, predicted, least_busy_s=0.0)
+
+
+def drift_document(drift: Drift | None) -> dict[str, Any] | None:
+    """The drift as JSON has it, with its sentence; an op that was not predicted has no ratio."""
+    if drift is None:
+        return None
+    op_ratio = drift.op_ratio if math.isfinite(drift.op_ratio) else None
+    return {**asdict(drift), "op_ratio": op_ratio, "text": str(drift)}
 
 
 def _regime(parts: EngineParts, run: RunRecord) -> Regime:

@@ -98,10 +98,12 @@ class DriftWatch:
             self._predicted[op] += sign * seconds
 
 
-def find_drift(measured: Mapping[str, float], predicted: Mapping[str, float]) -> Drift | None:
-    """The drift in a minute's seconds by op; None where they are too few, or near enough."""
+def find_drift(
+    measured: Mapping[str, float], predicted: Mapping[str, float], *, least_busy_s: float = _LEAST_BUSY_S
+) -> Drift | None:
+    """The drift in seconds by op; None where they are near enough, or fewer than `least_busy_s` in all."""
     measured_s, predicted_s = sum(measured.values()), sum(predicted.values())
-    if measured_s < _LEAST_BUSY_S or predicted_s <= 0:
+    if measured_s < least_busy_s or predicted_s <= 0:
         return None
     ratio = measured_s / predicted_s
     if abs(ratio - 1) <= MAX_DRIFT:
