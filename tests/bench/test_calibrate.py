@@ -95,7 +95,9 @@ def test_a_machine_is_measured_stored_and_found(tmp_path: Path, monkeypatch) -> 
     path = calibration.keep(tmp_path, profile)
     assert stored_profile(tmp_path, 2) == profile
     monkeypatch.setattr(calibration, "SHORT_PLAN", TINY_PLAN)
-    assert stored_or_short(tmp_path, 2) == profile
+    monkeypatch.setattr(calibration, "measured_again", _never)
+    calibration.keep(tmp_path, replace(profile, is_stable=True))
+    assert stored_or_short(tmp_path, 2) == replace(profile, is_stable=True)
     text = path.read_text()
     path.write_text(text.replace('"caches"', '"cashes"'))
     assert stored_profile(tmp_path, 2) is None
@@ -159,3 +161,41 @@ def test_few_threads_are_all_measured_and_many_by_powers_of_two() -> None:
     assert thread_counts(3) == [1, 2, 3]
     assert thread_counts(48) == [1, 2, 4, 8, 16, 32, 48]
     assert thread_counts(64) == [1, 2, 4, 8, 16, 32, 64]
+
+
+def _never(*_: object) -> None:
+    raise AssertionError("it is certain already")
+
+
+def test_an_uncertain_profile_is_measured_again_where_it_is_used_next(tmp_path: Path, monkeypatch) -> None:
+    shorter, lines = list[int](), list[str]()
+    monkeypatch.setattr(
+        calibration, "calibrate", lambda shape, threads, plan: shorter.append(threads) or steady
+    )
+    steady = replace(PROFILE, is_stable=True, spread={"dram 2": (9e8, 1e9)})
+    busy = replace(PROFILE, is_stable=False, dram_bytes_per_s=2e8, spread={"dram 2": (1e8, 2e8)})
+    calibration.keep(tmp_path, busy)
+    found = stored_or_short(tmp_path, 2, report=lines.append)
+    assert shorter == [2]
+    assert "not steady" in lines[0]
+    assert found.is_stable
+    assert (found.dram_bytes_per_s, found.num_measurements) == (1e9, 2)
+    assert stored_profile(tmp_path, 2) == found
+    assert stored_or_short(tmp_path, 2, report=lines.append) == found
+    assert (shorter, len(lines)) == ([2], 1)
+
+
+def test_a_machine_that_never_agrees_is_measured_three_times_and_stays_uncertain(
+    tmp_path: Path, monkeypatch
+) -> None:
+    rates = iter([1e9, 5e8, 2e9, 1e9])
+
+    def unsteady(shape: object, num_threads: int, plan: object) -> object:
+        rate = next(rates)
+        return replace(PROFILE, is_stable=False, dram_bytes_per_s=rate, spread={"dram 2": (rate, rate)})
+
+    monkeypatch.setattr(calibration, "calibrate", unsteady)
+    found = [stored_or_short(tmp_path, 2) for _ in range(5)]
+    assert [each.num_measurements for each in found] == [1, 2, 3, 3, 3]
+    assert not found[-1].is_stable
+    assert next(rates) == 1e9

@@ -10,6 +10,7 @@ from pathlib import Path
 from ridgeline.bench.calibration_steps import LONG_STEPS, SHORT_STEPS
 from ridgeline.bench.cpu_share import others_share, read_cpu
 from ridgeline.bench.machine_ceilings import CeilingRounds, unsteady_note
+from ridgeline.bench.measured_again import MAX_MEASUREMENTS, measured_again
 from ridgeline.bench.op_price_fit import fit_prices
 from ridgeline.bench.synthetic_model import BLOCK_SIZE, EngineStep, SyntheticModel
 from ridgeline.config.machine import (
@@ -142,15 +143,24 @@ def keep(home: Path, profile: HardwareProfile) -> Path:
 def stored_or_short(
     home: Path, num_threads: int, *, shape: ModelShape | None = None, report: Report = lambda _: None
 ) -> HardwareProfile:
-    """The stored profile, or one from the short calibration (≤ 3 s), which is stored then where it can be."""
-    profile = stored_profile(home, num_threads)
-    if profile is None:
+    """The stored profile, where it is certain; else what the short calibration (≤ 3 s) finds, and it, as one.
+
+    That is stored where it can be. A profile is measured again `MAX_MEASUREMENTS` - 1 times at most.
+    """
+    stored = stored_profile(home, num_threads)
+    if stored is not None and (stored.is_stable or stored.num_measurements >= MAX_MEASUREMENTS):
+        return stored
+    if stored is None:
         report("measuring this machine for 3 s; `ridgeline calibrate` does it thoroughly")
-        profile = calibrate(shape or default_shape(), num_threads, SHORT_PLAN)
-        try:
-            keep(home, profile)
-        except OSError as error:
-            report(f"the measurement can't be kept: {error.strerror}: {error.filename}")
+    else:
+        report("the machine was not steady when it was measured; measuring it again for 3 s")
+    profile = calibrate(shape or default_shape(), num_threads, SHORT_PLAN)
+    if stored is not None:
+        profile = measured_again(stored, profile)
+    try:
+        keep(home, profile)
+    except OSError as error:
+        report(f"the measurement can't be kept: {error.strerror}: {error.filename}")
     return profile
 
 

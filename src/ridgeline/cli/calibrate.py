@@ -21,7 +21,7 @@ from ridgeline.config.machine import cpu_limits
 from ridgeline.engine.machine_profile import hardware_key
 from ridgeline.errors import ConfigError
 from ridgeline.hub.hardware_store import load_hardware
-from ridgeline.perf.hardware import HardwareProfile
+from ridgeline.perf.hardware import UNCERTAIN, HardwareProfile
 from ridgeline.perf.hardware_entry import HardwareEntry
 from ridgeline.perf.hardware_table import find_hardware
 
@@ -84,7 +84,7 @@ def show(profile: HardwareProfile, path: Path, console: Console) -> None:
     for note in profile.notes:
         console.print(f"· {note}", markup=False, highlight=False)
     if not profile.is_stable:
-        console.print("These ceilings are not certain: calibrate again when the machine is quiet.")
+        console.print(UNCERTAIN, highlight=False)
     console.print(f"Kept in {path}", markup=False, highlight=False, soft_wrap=True)
 
 

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from ridgeline.cli.plan_machine import Machine, size
 from ridgeline.cli.plan_subject import Subject
+from ridgeline.perf.hardware import UNCERTAIN
 from ridgeline.perf.plan import Limit, Plan
 from ridgeline.perf.roofline import ridge_intensity
 from ridgeline.perf.serving_plan import ServingPlan
@@ -73,6 +74,8 @@ def _limit_lines(serving: ServingPlan) -> Iterator[str]:
     yield f"{profile.name}, ceilings: {profile.source}"
     for note in profile.notes:
         yield f"  · {note}"
+    if not profile.is_stable:
+        yield f"  {UNCERTAIN}"
     bandwidth = profile.dram_bytes_per_s
     yield (
         f"  decode limit  {serving.serving.decode_tok_s_limit:,.1f} tok/s of one request: "

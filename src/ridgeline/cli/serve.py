@@ -14,6 +14,7 @@ from ridgeline.engine.clock import MonotonicClock
 from ridgeline.errors import ConfigError
 from ridgeline.hub.catalogue import CATALOGUE
 from ridgeline.hub.store import resolve_model
+from ridgeline.perf.hardware import UNCERTAIN, HardwareProfile
 from ridgeline.server.admin import new_admin_app
 from ridgeline.server.admission import Admission
 from ridgeline.server.app import new_app
@@ -75,7 +76,20 @@ def serve(
 def _load(options: EngineOptions, state: ServerState) -> AsyncLLM:
     llm = AsyncLLM(**options.settings(), listeners=[state.metrics], clock=state.clock)
     describe_engine(state.metrics, llm)
+    if options.executor == "native" and (notice := prediction_notice(llm.parts.hardware)) is not None:
+        _logger.info("%s", notice)
     return llm
+
+
+def prediction_notice(hardware: HardwareProfile | None) -> str | None:
+    """What to do for predictions of steps, in /metrics and in the log, that there are and that hold."""
+    if hardware is None:
+        return (
+            "this machine is not calibrated, so no step is predicted: `ridgeline calibrate` does it in 20 s"
+        )
+    if not hardware.is_stable:
+        return UNCERTAIN
+    return None
 
 
 def _with_model(engine: EngineOptions, model: str | None) -> EngineOptions:

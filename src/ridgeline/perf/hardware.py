@@ -8,6 +8,9 @@ from enum import StrEnum
 
 from ridgeline.perf.op_prices import OpPrices
 
+UNCERTAIN = "These ceilings are not certain: run `ridgeline calibrate` when the machine is quiet."
+"""What a report says of a profile that is not stable."""
+
 
 class Source(StrEnum):
     """Where the figures of a profile come from."""
@@ -48,6 +51,8 @@ class HardwareProfile:
     overheads_s: Mapping[str, float] = field(default_factory=dict)
     spread: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     is_stable: bool = True
+    num_measurements: int = 1
+    """How often it was measured; more than once where the first time was not certain."""
     notes: Sequence[str] = ()
     """For a data sheet: where each figure stands. Of a measurement: what limits or disturbed it."""
     prices: OpPrices | None = None
