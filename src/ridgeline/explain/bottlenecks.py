@@ -14,6 +14,7 @@ from ridgeline.perf.hardware import HardwareProfile
 from ridgeline.perf.model_shape import ModelShape
 from ridgeline.perf.op_bounds import OpBounds
 from ridgeline.perf.predict import Predictor
+from ridgeline.perf.quantities import milliseconds
 
 NOTABLE_SHARE = 0.1
 _WORDS = {
@@ -64,7 +65,7 @@ class Bottleneck:
         words = _WORDS[self.variable]
         if self.at is None:
             return f"not up to {words.format(f'{self.most:,}')}: {self.what}"
-        return f"from {words.format(_number(self.at))} on {self.what}"
+        return f"from {words.format(_number(self.at))} on: {self.what}"
 
     def document(self) -> dict[str, Any]:
         """The crossing as JSON has it."""
@@ -96,7 +97,7 @@ class Bottlenecks:
         step_s = self._decode_s(1)
         at = self._regime.num_prompt_tokens * step_s / seconds if seconds else None
         what = (
-            f"tokenising takes longer than a decode step of {_milliseconds(step_s)}: half of TTFT where the "
+            f"tokenising takes longer than a decode step of {milliseconds(step_s)}: half of TTFT where the "
             "prefix cache holds the prompt"
         )
         return [Bottleneck("prompt_tokens", at, crossover.MAX_CONTEXT, what)]
@@ -182,10 +183,6 @@ class Bottlenecks:
         if context is None or context <= longest:
             return what
         return f"{what}; beyond the {longest:,} of this engine"
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
 
 
 def _number(value: float) -> str:

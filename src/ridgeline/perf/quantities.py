@@ -36,6 +36,11 @@ def flops_text(flops: float | None) -> str:
     return _scaled(flops, "FLOP")
 
 
+def amount(value: float | None) -> str:
+    """`9.71 G`, for a column whose head has the unit."""
+    return _scaled(value, "").rstrip()
+
+
 def rate_text(per_s: float | None, unit: str) -> str:
     """`18.1 GB/s`."""
     return "–" if per_s is None else f"{_scaled(per_s, unit)}/s"
