@@ -5,7 +5,8 @@
 Each question changes the batch, the context, the threads or the weights of a decode step of one request at
 512 tokens. `predicted` is the ratio that `perf.what_if` gives from the stored calibration before anything
 runs; `measured` is that of two real engines, which take turns step by step, so that a slow moment slows both.
-For other weights the model's own are quantised again into a file of their own.
+For other weights the model's own are quantised again into a file of their own. What no run here can show is
+answered as well, and why it is not run.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from ridgeline.config.machine import cpu_limits
 from ridgeline.config.scheduler import SchedulerConfig
 from ridgeline.core.request import Request
 from ridgeline.engine.clock import MonotonicClock
+from ridgeline.explain.questions import NOT_RUNNABLE
 from ridgeline.hub.store import resolve_model
 from ridgeline.model.header import read_model_header
 from ridgeline.perf.crossover import decode_step
@@ -55,6 +57,8 @@ QUESTIONS = (
     ("batch=8", "context=1024"),
     ("batch=4", "weights=q8_0"),
 )
+
+OTHERS = ("kv_dtype=int8", "bandwidth=2x", "compute=2x", "hardware=h100")
 
 
 @dataclass(frozen=True)
@@ -170,12 +174,10 @@ def measured_ratio(before: Decoder, after: Decoder, num_rounds: int) -> float:
     return median(ratios)
 
 
-def run_checks(questions: Sequence[Sequence[str]], num_rounds: int) -> list[Check]:
-    path = resolve_model("smollm2-135m-instruct", home_dir())
-    model = read_model_header(path).shape
-    assert model is not None
-    num_threads = cpu_limits().num_threads
-    base = Scenario(model, stored_or_short(home_dir(), num_threads), decode_step(1, BASE_CONTEXT))
+def run_checks(
+    questions: Sequence[Sequence[str]], num_rounds: int, *, path: Path, base: Scenario
+) -> list[Check]:
+    num_threads = base.profile.num_threads
     checks = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -187,9 +189,26 @@ def run_checks(questions: Sequence[Sequence[str]], num_rounds: int) -> list[Chec
             before.parts.engine.close()
             after.parts.engine.close()
             predicted = answer.after_s / answer.before_s
-            checks.append(Check(" ".join(texts), predicted, ratio, answer.moved_term.value))
+            checks.append(Check(" ".join(texts), predicted, ratio, str(answer.moved_term)))
             show(checks[-1])
     return checks
+
+
+def base_scenario(path: Path) -> Scenario:
+    """A decode step of one request, on this machine."""
+    model = read_model_header(path).shape
+    assert model is not None
+    return Scenario(
+        model, stored_or_short(home_dir(), cpu_limits().num_threads), decode_step(1, BASE_CONTEXT)
+    )
+
+
+def show_others(base: Scenario) -> None:
+    for question in OTHERS:
+        answer = what_if(base, parse_changes([question]))
+        reason = NOT_RUNNABLE[question.partition("=")[0]]
+        predicted = answer.after_s / answer.before_s
+        print(f"{question:24} {predicted:9.2f} {'–':>9} {'–':>8}   {answer.moved_term}; not run: {reason}")
 
 
 def show(check: Check) -> None:
@@ -205,7 +224,10 @@ def main() -> None:
     parser.add_argument("--json", default=None)
     arguments = parser.parse_args()
     print(f"{'what if':24} {'predicted':>9} {'measured':>9} {'error':>8}   what moves")
-    checks = run_checks(QUESTIONS, arguments.rounds)
+    path = resolve_model("smollm2-135m-instruct", home_dir())
+    base = base_scenario(path)
+    checks = run_checks(QUESTIONS, arguments.rounds, path=path, base=base)
+    show_others(base)
     errors = sorted(abs(check.error) for check in checks)
     print(f"\nmedian error {median(errors):.0%}, largest {errors[-1]:.0%}")
     if arguments.json:

@@ -7,7 +7,8 @@ from tests.explain.scripted_runs import STEP_S, run_record, step_record
 from tests.perf.priced_machine import PROFILE, SHAPE
 
 from ridgeline.errors import ConfigError
-from ridgeline.explain.questions import scenario_steps, what_if_document, what_ifs
+from ridgeline.explain import questions
+from ridgeline.explain.questions import NOT_RUNNABLE, scenario_steps, what_if_document, what_ifs
 from ridgeline.explain.recorder import RunRecord
 from ridgeline.perf.step_shape import StepRow
 from ridgeline.perf.what_if_changes import parse_changes
@@ -48,14 +49,34 @@ def test_several_changes_are_answered_alone_and_together() -> None:
     ]
 
 
-@pytest.mark.parametrize("question", ["hardware=h100", "bandwidth=2x", "kv_dtype=int8", "weights=q8_0"])
-def test_what_needs_another_machine_or_file_is_not_run(question) -> None:
+@pytest.mark.parametrize("question", ["hardware=h100", "bandwidth=2x", "compute=2x", "kv_dtype=int8"])
+def test_what_no_run_here_can_show_says_why(question) -> None:
     answers = what_ifs(SHAPE, PROFILE, run_of_two(), parse_changes([question]))
     for phase, answer in answers:
         document = what_if_document(phase, answer, "text", never)
         assert document["checked"] is None
-        assert document["not_checked"]
         assert document["changes"] == [question]
+        name = question.partition("=")[0]
+        reason = NOT_RUNNABLE[name] if phase == "decode" else "only decode steps are run"
+        assert document["not_checked"] == reason
+
+
+@pytest.mark.parametrize("asked", [["weights=q8_0"], ["weights=f16", "batch=3"]])
+def test_other_weights_are_run_made_up(asked) -> None:
+    answers = what_ifs(SHAPE, PROFILE, run_of_two(), parse_changes(asked))
+    phase, answer = answers[-1]
+    document = what_if_document(phase, answer, "text", never)
+    assert document["not_checked"] is None
+    assert document["checked"]["weights"] == "made up"
+    measured_s = document["checked"]["measured_s"]
+    assert document["checked"]["error"] == document["after_s"] / measured_s - 1
+    assert measured_s > 0
+
+
+def test_made_up_weights_that_would_fill_the_memory_are_not_made(monkeypatch) -> None:
+    monkeypatch.setattr(questions, "available_memory_bytes", lambda: 1000)
+    _, (_, answer) = what_ifs(SHAPE, PROFILE, run_of_two(), parse_changes(["weights=q8_0"]))
+    assert "would take" in what_if_document("decode", answer, "text", never)["not_checked"]
 
 
 def test_a_run_that_would_take_minutes_is_left_out() -> None:

@@ -212,6 +212,17 @@ def test_what_does_not_fit_the_scenario_is_refused(texts: list[str], field: str)
     assert refused.value.field == field
 
 
+@pytest.mark.parametrize("question", ["weights=q4_1", "kv_dtype=f16", "batch=1", "bandwidth=1x", "threads=2"])
+def test_a_change_that_changes_nothing_says_so(question: str) -> None:
+    shape = SHAPE.with_weights("Q4_1")
+    answer = what_if(Scenario(shape, FAST, decode_step(1, 999)), parse_changes([question]))
+    assert answer.after_s == pytest.approx(answer.before_s)
+    assert answer.moved_term is None
+    assert answer.document()["moved_term"] is None
+    assert f"{question}: no term changes" in answer.sentence
+    assert "moves" not in answer.sentence
+
+
 def test_names_forgive_case_and_dashes() -> None:
     (change,) = parse_changes([" KV-dtype=INT8 "])
     assert (change.name, change.can_run) == ("kv_dtype", False)

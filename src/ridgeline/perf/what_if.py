@@ -17,7 +17,10 @@ from ridgeline.perf.hardware import Source
 from ridgeline.perf.op_bounds import MATRIX_OPS, OpBounds
 from ridgeline.perf.op_cost import OPS
 from ridgeline.perf.predict import STEP_OVERHEAD, Predictor
+from ridgeline.perf.quantities import milliseconds
 from ridgeline.perf.what_if_changes import Change, Scenario
+
+_ROUNDING = 1e-9
 
 
 class Term(StrEnum):
@@ -108,19 +111,24 @@ class WhatIf:
         return {term: pair for term, pair in seconds.items() if any(pair)}
 
     @property
-    def moved_term(self) -> Term:
-        """The term whose seconds change most."""
+    def moved_term(self) -> Term | None:
+        """The term whose seconds change most; None where none does."""
+        if abs(self.most_changed.delta_s) <= _ROUNDING * self.before_s:
+            return None
         return max(self.term_s, key=lambda term: abs(self.term_s[term][1] - self.term_s[term][0]))
 
     @property
     def sentence(self) -> str:
         """The answer in one line."""
-        name, (term_before, term_after) = self.moved_term, self.term_s[self.moved_term]
+        asked, term = " ".join(change.text for change in self.changes), self.moved_term
         words = "at best " if self.is_least_time else ""
+        if term is None:
+            return f"{asked}: no term changes; a step takes {words}{milliseconds(self.after_s)} as before"
+        before_s, after_s = self.term_s[term]
         line = (
-            f"{' '.join(change.text for change in self.changes)}: a step takes {words}{_ms(self.after_s)} "
-            f"instead of {words}{_ms(self.before_s)}, {self.throughput_ratio:.2f} × the tokens per second; "
-            f"what moves: {name}, {_ms(term_before)} → {_ms(term_after)}"
+            f"{asked}: a step takes {words}{milliseconds(self.after_s)} instead of {words}"
+            f"{milliseconds(self.before_s)}, {self.throughput_ratio:.2f} × the tokens per second; "
+            f"what moves: {term}, {milliseconds(before_s)} → {milliseconds(after_s)}"
         )
         if self.flipped:
             flips = ", ".join(f"{each.op} {each.before.bound} → {each.after.bound}" for each in self.flipped)
@@ -139,7 +147,7 @@ class WhatIf:
             "tok_s_before": self.before.step.num_tokens / self.before_s,
             "tok_s_after": self.after.step.num_tokens / self.after_s,
             "throughput_ratio": self.throughput_ratio,
-            "moved_term": self.moved_term.value,
+            "moved_term": self.moved_term,
             "terms": {term.value: {"before_s": b, "after_s": a} for term, (b, a) in self.term_s.items()},
             "most_changed_op": self.most_changed.op,
             "flipped_ops": [each.op for each in self.flipped],
@@ -228,7 +236,3 @@ def _term(op: str, terms: tuple[float, float]) -> Term:
     if op == "attention":
         return Term.ATTENTION if is_compute else Term.KV
     return Term.ACTIVATIONS
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
