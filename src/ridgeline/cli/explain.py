@@ -76,6 +76,8 @@ def explain(
     check_writable(html=options.html)
     console = Console(highlight=False)
     if options.compare is not None:
+        if options.html is not None:
+            raise ConfigError("html", str(options.html), "a comparison is text or --json; leave --html out")
         differences = comparison(*map(_read_explanation, options.compare))
         if json is not None:
             write_json(json, differences)
