@@ -170,11 +170,20 @@ def test_causes_by_the_servers_event_log() -> None:
         {"causes": None},
         {},
     ]
-    causes = count_causes(late)
+    causes = count_causes([*(each | {"kind": "ttft"} for each in late), {"causes": [{"cause": "preempted"}]}])
     expected = [("queued (kv_blocks)", 2), ("prefill shared its step", 1), ("queued", 1)]
-    assert list(causes.items()) == expected
-    found = find_bottleneck("ttft", picture(None), replace(picture(None), causes=causes))
-    assert any("queued (kv_blocks) 2 ×, prefill shared its step 1 ×" in fact for fact in found.facts)
+    assert list(causes["ttft"].items()) == expected
+    assert causes["itl"] == {"preempted": 1}
+    told = {
+        slo: [fact for fact in find_bottleneck(slo, picture(None), above).facts if "event log" in fact]
+        for above in [replace(picture(None), causes=causes)]
+        for slo in ("ttft", "tpot", "e2el")
+    }
+    [first], [gaps] = told["ttft"], told["tpot"]
+    assert first.startswith("causes of first tokens over their limit")
+    assert "queued (kv_blocks) 2 ×, prefill shared its step 1 ×" in first
+    assert gaps == "causes of the longest gaps above, by the server's event log: preempted 1 ×"
+    assert told["e2el"] == [first, gaps]
 
 
 def test_the_first_to_break_is_the_least_met() -> None:

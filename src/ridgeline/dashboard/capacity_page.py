@@ -10,6 +10,14 @@ from ridgeline.dashboard.load_page_script import PLOT_SCRIPT
 from ridgeline.dashboard.load_tables import figures_table
 from ridgeline.dashboard.page import ADAPTIVE_STYLE, html_page
 
+_ENDS = {
+    None: "unfinished",
+    "found": "its ends are as near and as sure as asked for",
+    "never": "no rate meets the target",
+    "always": "the highest rate allowed meets the target",
+    "budget": "time, requests or probes were used up before its ends were near and sure enough",
+}
+
 
 def capacity_page(document: Mapping[str, Any]) -> str:
     """The document of `bench capacity --json` as HTML."""
@@ -18,11 +26,11 @@ def capacity_page(document: Mapping[str, Any]) -> str:
     result = "not known" if found["rate"] is None else f"{found['rate']:.3g} requests/s"
     top = "open" if found["high"] is None else f"{found['high']:.3g}"
     low = "–" if found["low"] is None else f"{found['low']:.3g}"
-    ended = "interrupted" if document["interrupted"] else str(document["verdict"])
+    ended = "interrupted" if document["interrupted"] else _ENDS[document["verdict"]]
     notes = "".join(f"<p>{html.escape(note)}.</p>" for note in document["notes"])
     body = f"""<h1>Capacity of {html.escape(str(document["model_id"]))}: {result}</h1>
 <p class="muted">Up to there {100 * document["target"]:g} % of requests meet {html.escape(limits)}.
-{100 * document["confidence"]:g} % interval {low}…{top}. The search ended: {html.escape(ended)}.</p>{notes}
+{100 * document["confidence"]:g} % interval {low}…{top}. The search ended: {ended}.</p>{notes}
 <div class="halves"><div id="attainment"></div><div id="goodput"></div></div>
 {_bottleneck(document)}
 <h2>Rates</h2>{_levels(document)}
@@ -79,7 +87,7 @@ def _probes(document: Mapping[str, Any]) -> str:
         for each in document["probes"]
     ]
     heads = ("requests/s", "why", "n", "good", *(f"{name} alone" for name in slos), "s", "", "failures")
-    return figures_table(heads, rows)
+    return figures_table(heads, rows, word_columns=(1, len(heads) - 2, len(heads) - 1))
 
 
 def _conditions(document: Mapping[str, Any]) -> str:
@@ -87,8 +95,15 @@ def _conditions(document: Mapping[str, Any]) -> str:
     versions = conditions.pop("versions", None) or {}
     rows = [(name, str(value)) for name, value in conditions.items() if value is not None]
     rows += [(f"version of {name}", str(value)) for name, value in versions.items()]
-    rows += [(name, str(value)) for name, value in document["settings"].items() if value is not None]
+    rows += [(name, _setting(value)) for name, value in document["settings"].items() if value is not None]
     return figures_table(("condition", ""), rows, "words")
+
+
+def _setting(value: object) -> str:
+    """A group of settings as its names and values."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {each}" for name, each in value.items())
+    return str(value)
 
 
 def _pace(rate: float) -> str:
@@ -101,7 +116,7 @@ const goodOf = l => l.rate * l.share;
 
 function marks() {
   const out = [];
-  if (found.low !== null && found.low > 0) out.push({type: "rect", x0: found.low,
+  if (found.low !== null) out.push({type: "rect", x0: found.low,
     x1: found.high === null ? Math.max(...levels.map(l => l.rate)) : found.high, yref: "paper", y0: 0, y1: 1,
     fillcolor: colour(0, 2), opacity: 0.13, line: {width: 0}});
   if (found.rate !== null && found.rate > 0) out.push({type: "line", x0: found.rate, x1: found.rate,
@@ -125,8 +140,8 @@ function drawAll() {
       hovertemplate: "%{x:.4~g} requests/s: %{y:.2f} % of %{customdata}<extra></extra>"},
     {type: "scatter", mode: "lines", name: "falling fit", x, y: levels.map(l => 100 * l.fitted),
       line: {color: b, width: 2}, hoverinfo: "skip"},
-    {type: "scatter", mode: "lines+text", x: [0, top], y: [target, target], text: [` ${target} %`, ""],
-      textposition: "bottom right", textfont: {color: bad()}, line: {color: bad(), width: 1.5, dash: "dash"},
+    {type: "scatter", mode: "lines+text", x: [0, top], y: [target, target], text: ["", `${target} %`],
+      textposition: "top left", textfont: {color: bad()}, line: {color: bad(), width: 1.5, dash: "dash"},
       showlegend: false, hoverinfo: "skip"}],
     {title: title("Share of requests that meet all SLOs"), height: 380, margin: {l: 60, r: 16, t: 72, b: 48},
       shapes: marks(), xaxis: axis("requests/s", {rangemode: "tozero"}),

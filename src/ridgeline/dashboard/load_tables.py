@@ -163,10 +163,21 @@ def _figure(value: float | None, digits: int = 2) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
-def figures_table(heads: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "figures") -> str:
-    """Any table, escaped. `kind` is how cells are set: figures to the right, words to the left."""
-    head = "".join(f"<th>{html.escape(each)}</th>" for each in heads)
-    lines = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(str(each))}</td>" for each in row) + "</tr>" for row in rows
+def figures_table(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    kind: str = "figures",
+    *,
+    word_columns: Sequence[int] = (),
+) -> str:
+    """Any table, escaped. `kind` is how cells are set: figures to the right, words to the left; so are the
+    `word_columns` of a table of figures.
+    """
+    classes = [' class="word"' if index in word_columns else "" for index in range(len(heads))]
+    head = "".join(f"<th{c}>{html.escape(each)}</th>" for c, each in zip(classes, heads, strict=True))
+    cells = (
+        "".join(f"<td{c}>{html.escape(str(each))}</td>" for c, each in zip(classes, row, strict=True))
+        for row in rows
     )
+    lines = "".join(f"<tr>{row}</tr>" for row in cells)
     return f'<div class="wide"><table class="{kind}"><tr>{head}</tr>{lines}</table></div>'

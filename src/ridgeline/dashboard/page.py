@@ -33,7 +33,7 @@ ADAPTIVE_STYLE = (
 body { color: var(--ink); background: var(--paper); } .muted { color: var(--quiet); }
 .scroll, th, td { border-color: var(--line); } .bad { color: var(--bad); font-weight: 600; }
 h2 { margin-top: 26px; font-size: 16px; } .wide { overflow-x: auto; margin: 4px 0 10px; }
-td:first-child { white-space: nowrap; } .words th, .words td { text-align: left; }
+td:first-child { white-space: nowrap; } .words th, .words td, .word { text-align: left; }
 .halves { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); gap: 8px 20px; }
 @media (max-width: 800px) { .halves { grid-template-columns: minmax(0, 1fr); } }
 """

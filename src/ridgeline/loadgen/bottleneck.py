@@ -33,8 +33,8 @@ class LoadPicture:
     concurrency: float | None
     """Σ E2E / duration, by Little's law."""
     server: ServerStretch | None
-    causes: Mapping[str, int] = field(default_factory=dict)
-    """How often the server's event log names each cause of the latest tokens."""
+    causes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By what was late, `ttft` or `itl`: how often the server's event log names each cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,16 +82,19 @@ def load_picture(
     )
 
 
-def count_causes(late_tokens: Sequence[Mapping[str, object]]) -> dict[str, int]:
-    """The causes in a server's account of late tokens with what a queue lacked, the most frequent first."""
-    found: Counter[str] = Counter()
+def count_causes(late_tokens: Sequence[Mapping[str, object]]) -> dict[str, dict[str, int]]:
+    """The causes in a server's account of late tokens, by what was late: `ttft` or `itl`; the most frequent
+    first, and a queue with what it lacked.
+    """
+    found: dict[str, Counter[str]] = {"ttft": Counter(), "itl": Counter()}
     for each in late_tokens:
         causes = each.get("causes")
         for cause in causes if isinstance(causes, list) else []:
             if isinstance(cause, Mapping) and isinstance(cause.get("cause"), str):
                 lack = cause.get("lack")
-                found[f"{cause['cause']} ({lack})" if isinstance(lack, str) else cause["cause"]] += 1
-    return dict(found.most_common())
+                name = f"{cause['cause']} ({lack})" if isinstance(lack, str) else cause["cause"]
+                found["ttft" if each.get("kind") == "ttft" else "itl"][name] += 1
+    return {kind: dict(counts.most_common()) for kind, counts in found.items()}
 
 
 def first_to_break(attainment_by_slo: Mapping[str, float]) -> str | None:
@@ -108,7 +111,7 @@ def find_bottleneck(slo: str, below: LoadPicture, above: LoadPicture) -> Bottlen
         slo=slo,
         source="server" if by_server else "client",
         shares=sorted(shares, key=lambda share: share.growth_ms, reverse=True),
-        facts=_facts(below, above),
+        facts=[*_facts(below, above), *_cause_facts(slo, above.causes)],
     )
 
 
@@ -191,10 +194,19 @@ def _facts(below: LoadPicture, above: LoadPicture) -> list[str]:
         facts.append(f"KV preemptions above: {above.server.preemptions:.0f} for {above.num_good} requests")
     if above.server is not None and above.server.kv_usage is not None:
         facts.append(f"KV blocks in use above: at most {100 * above.server.kv_usage:.0f} %")
-    if above.causes:
-        causes = ", ".join(f"{cause} {count} ×" for cause, count in above.causes.items())
-        facts.append(f"causes of the latest tokens above, by the server's event log: {causes}")
     return facts
+
+
+def _cause_facts(slo: str, causes: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Those of first tokens for `ttft`, those of later ones for the rest, both for `e2el`."""
+    kinds = {"ttft": ("ttft",), "e2el": ("ttft", "itl")}.get(slo, ("itl",))
+    what = {"ttft": "first tokens over their limit", "itl": "the longest gaps"}
+    return [
+        f"causes of {what[kind]} above, by the server's event log: "
+        + ", ".join(f"{cause} {count} ×" for cause, count in causes[kind].items())
+        for kind in kinds
+        if causes.get(kind)
+    ]
 
 
 def _mean_ms(values_s: Sequence[float | None]) -> float | None:
