@@ -117,6 +117,13 @@ def test_a_queue_that_grew() -> None:
     assert any("KV preemptions above: 0" in fact for fact in found.facts)
 
 
+def test_no_part_of_a_latency_is_negative() -> None:
+    """A run cut short: the server also counts the long waits of those whom the client did not wait for."""
+    above = picture(figures(queue_ms=900.0, prefill_ms=60.0), ttft_ms=800.0)
+    found = find_bottleneck("ttft", picture(figures(queue_ms=5.0, prefill_ms=30.0)), above)
+    assert [share.name.split(",")[0] for share in found.shares] == ["queue", "prefill"]
+
+
 def test_steps_that_grew() -> None:
     base = ServerStretch(
         stages={}, steps={"decode": (100, 8.0)}, preemptions=None, running=None, waiting=None, kv_usage=None

@@ -109,6 +109,14 @@ def test_a_request_that_nobody_knows(observed: Served) -> None:
     assert 'path="/debug/requests/{request_id}"' in body  # a template, not what the client wrote
 
 
+@pytest.mark.parametrize(("query", "param"), [("ttft_ms=-1", "ttft_ms"), ("choice=x", "choice")])
+def test_a_bad_query_has_openais_shape(observed: Served, query: str, param: str) -> None:
+    status, _, body = get(observed, f"/debug/requests/any?{query}")
+    error = json.loads(body)["error"]
+    assert (status, error["param"], error["type"]) == (400, param, "invalid_request_error")
+    assert query.partition("=")[2] in error["message"]
+
+
 def test_each_choice_is_shown_and_a_limit_on_ttft_heeded(observed: Served) -> None:
     model = observed.client.models.list().data[0].id
     answer = observed.client.completions.create(

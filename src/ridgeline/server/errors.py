@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -53,11 +54,18 @@ def install_error_handlers(app: FastAPI) -> None:
         headers = dict(error.headers or {})
         return error_response(error.status_code, str(error.detail), headers=headers)
 
+    async def on_bad_query(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        param = str(first["loc"][-1])
+        return error_response(400, f"{param}={first['input']!r} {first['msg']}", param=param)
+
     async def on_own_fault(_: Request, error: Exception) -> Response:
         return response_of(error)
 
     app.add_exception_handler(RidgelineError, on_ridgeline_error)
     app.add_exception_handler(HTTPException, on_http_error)
+    app.add_exception_handler(RequestValidationError, on_bad_query)
     # Starlette raises what it handled so once more, so that it is logged.
     app.add_exception_handler(Exception, on_own_fault)
 
