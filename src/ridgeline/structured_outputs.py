@@ -49,6 +49,7 @@ class StructuredOutputs:
         for text in (self.regex, self.grammar):
             if text is not None and (not isinstance(text, str) or not text):
                 raise RequestError(field, text, "must be text, not empty")
+        _check_utf8(field, self.content)
         num_chars = sum(map(len, self.choice or (self.content,)))
         if num_chars > MAX_GRAMMAR_CHARS:
             remedy = f"must be at most {MAX_GRAMMAR_CHARS} characters"
@@ -106,6 +107,13 @@ def _schema_text(schema: object, field: str) -> str:
         return json_text.dumps(dict(schema), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         raise RequestError(field, schema, f"must hold JSON values only: {error}") from None
+
+
+def _check_utf8(field: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(field, text[error.start], "is half a surrogate pair, no character") from None
 
 
 def _checked_choice(choice: object, field: str) -> tuple[str, ...]:

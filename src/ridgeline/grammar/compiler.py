@@ -10,8 +10,9 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from ridgeline.errors import RequestError
-from ridgeline.grammar.json_schema import Schema, find_problem
+from ridgeline.grammar.json_schema import find_problem, spelled
 from ridgeline.grammar.matcher import CompiledGrammar, one_line
+from ridgeline.grammar.unkept import Schema
 from ridgeline.structured_outputs import StructuredOutputs, ToolCallForm
 from ridgeline.tokenizer.gguf_tokenizer import Tokenizer
 
@@ -111,7 +112,7 @@ class GrammarCompiler:
         rules = _call_rules(form)
         for i, frame in enumerate(form.frames):
             schema = self._checked_schema(frame.schema, frame.field)
-            compact = json.dumps({**schema, "x-guidance": {"whitespace_flexible": False}})
+            compact = json.dumps({**spelled(schema), "x-guidance": {"whitespace_flexible": False}})
             rules += [f"args_{i}: %json {compact}", f"behind_{i}: args_{i} {json.dumps(frame.behind)}"]
         return LLMatcher.grammar_from_lark("\n".join(rules))
 
@@ -123,7 +124,10 @@ class GrammarCompiler:
         return schema
 
     def _error_of_schema(self, schema: Schema) -> str | None:
-        matcher = self._new_matcher(_schema_source(schema))
+        try:
+            matcher = self._new_matcher(_schema_source(schema))
+        except ValueError as error:  # nested too deeply
+            return one_line(str(error))
         return one_line(matcher.get_error()) if matcher.is_error() else None
 
     def _new_matcher(self, source: str) -> LLMatcher:
@@ -161,8 +165,9 @@ def _vocabulary_of(tokenizer: Tokenizer) -> LLTokenizer:
 def _schema_source(schema: Schema) -> str:
     from llguidance import LLMatcher
 
-    own = {key: value for key, value in schema.items() if key != "x-guidance"}
-    return LLMatcher.grammar_from_json_schema(own, overrides={"whitespace_flexible": False})
+    own = {key: value for key, value in spelled(schema).items() if key != "x-guidance"}
+    # As text: numbers beyond 64 bits, in a default say, are no error there.
+    return LLMatcher.grammar_from_json_schema(json.dumps(own), overrides={"whitespace_flexible": False})
 
 
 def _check_grammar_text(text: str, field: str) -> None:

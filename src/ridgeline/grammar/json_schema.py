@@ -13,7 +13,8 @@ from itertools import islice
 from typing import NamedTuple
 from urllib.parse import unquote
 
-Schema = Mapping[str, object]
+from ridgeline.grammar.unkept import Schema, kept_pattern, unkept_bound, unkept_number
+
 Validate = Callable[[Schema], str | None]
 """What the compiler says against a schema, None when it takes it."""
 
@@ -57,6 +58,10 @@ def find_problem(schema: Schema, validate: Validate) -> SchemaProblem | None:
     excess = _excess([part for _, part in parts])
     if excess is not None:
         return SchemaProblem("/", excess)
+    for pointer, part in parts:
+        unkept = unkept_number(part) or _unkept_pattern(part) or _unkept_bound(part, schema)
+        if unkept is not None:
+            return SchemaProblem(f"{pointer}/{unkept[0]}", unkept[1])
     message = validate(schema)
     if message is not None:
         pointer, part = _locate(schema, message, validate)
@@ -70,6 +75,60 @@ def find_problem(schema: Schema, validate: Validate) -> SchemaProblem | None:
     if not _has_finite_value(schema):
         return SchemaProblem("/", "no value that ends satisfies it: what it requires holds itself again")
     return None
+
+
+def spelled(schema: Schema) -> dict[str, object]:
+    """A schema without a problem, its patterns as llguidance keeps them."""
+    told: dict[str, object] = {}
+    for key, value in schema.items():
+        if key == "pattern" and isinstance(value, str):
+            told[key] = kept_pattern(value)
+        elif key in _SINGLE and isinstance(value, Mapping):
+            told[key] = spelled(value)
+        elif key in _LISTS and isinstance(value, list):
+            told[key] = [spelled(item) if isinstance(item, Mapping) else item for item in value]
+        elif key in _MAPS and isinstance(value, Mapping):
+            told[key] = {
+                str(kept_pattern(name)) if key == "patternProperties" else name: spelled(item)
+                if isinstance(item, Mapping)
+                else item
+                for name, item in value.items()
+            }
+        else:
+            told[key] = value
+    return told
+
+
+def _unkept_pattern(part: Schema) -> tuple[str, str] | None:
+    pattern, named = part.get("pattern"), part.get("patternProperties")
+    if isinstance(pattern, str) and kept_pattern(pattern) is None:
+        return "pattern", '"pattern" has a class of control characters, which is not supported'
+    if isinstance(named, Mapping) and any(kept_pattern(name) is None for name in named):
+        return "patternProperties", "a pattern has a class of control characters, which is not supported"
+    return None
+
+
+def _unkept_bound(part: Schema, root: Schema) -> tuple[str, str] | None:
+    """Of what holds for one value: the part, what it joins, and one of its alternatives at a time."""
+    ways = [each for key in ("anyOf", "oneOf") for each in _listed(part, key) if isinstance(each, Mapping)]
+    joined = _in_place({key: value for key, value in part.items() if key not in ("anyOf", "oneOf")}, root)
+    groups = [[*joined, *_in_place(way, root)] for way in ways] if ways else [joined]
+    return next((found for group in groups if (found := unkept_bound(group)) is not None), None)
+
+
+def _in_place(part: Schema, root: Schema) -> list[Schema]:
+    """A part, and all that it says about the same value elsewhere."""
+    reached, to_visit = list[Schema](), [part]
+    while to_visit:
+        each = to_visit.pop()
+        if any(each is known for known in reached):
+            continue
+        reached.append(each)
+        reference = each.get("$ref")
+        target = _resolved(reference, root) if isinstance(reference, str) else None
+        listed = [item for key in ("allOf", "anyOf", "oneOf") for item in _listed(each, key)]
+        to_visit += [item for item in (target, *listed) if isinstance(item, Mapping)]
+    return reached
 
 
 def _excess(parts: Sequence[Schema]) -> str | None:
