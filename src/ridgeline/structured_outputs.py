@@ -82,7 +82,8 @@ class ToolFrame(NamedTuple):
 class ToolCallForm:
     """A text that is one tool call, or up to `max_calls` with `separator` between them.
 
-    With `allows_text` it may also be, or begin with, any text without `opening`.
+    With `allows_text` it may also be, or begin with, any text without `opening`. With `answer`, a JSON
+    Schema as text, it may be such a document instead.
     """
 
     frames: tuple[ToolFrame, ...]
@@ -90,6 +91,7 @@ class ToolCallForm:
     max_calls: int = 1
     allows_text: bool = False
     opening: str = ""
+    answer: str | None = None
 
 
 def _schema_text(schema: object, field: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from ridgeline.errors import RequestError
 from ridgeline.grammar.compiler import GrammarCompiler
 from ridgeline.grammar.matcher import GrammarMatcher
-from ridgeline.structured_outputs import StructuredOutputs
+from ridgeline.structured_outputs import StructuredOutputs, ToolCallForm, ToolFrame
 from ridgeline.tokenizer.gguf_tokenizer import Tokenizer, build_tokenizer
 
 
@@ -115,3 +116,22 @@ def test_a_vocabulary_that_puts_a_space_in_front_is_spelled_by_the_model() -> No
     matcher = GrammarMatcher(GrammarCompiler(tokenizer).compile(StructuredOutputs(choice=["ab"])))
     assert matcher.jump(3 + ord("a")) == []
     assert matcher.jump(3 + ord("b")) == [2]
+
+
+PERSON = {"type": "object", "properties": {"name": {"type": "string"}, "arguments": {"type": "object"}}}
+ANSWERS = ('{"name":"Bob","arguments":{}}', '{"name":"add"}', "{}")
+CALLS = (
+    '{"name": "add", "arguments": {}}',
+    '{"name": "add", "arguments": {}}\n{"name": "add", "arguments": {}}',
+)
+
+
+@pytest.mark.parametrize("text", [*ANSWERS, *CALLS])
+def test_an_answer_may_begin_as_a_call_does(
+    compiler: GrammarCompiler, tokenizer: Tokenizer, text: str
+) -> None:
+    frame = ToolFrame("tools", '{"name": "add", "arguments": ', '{"const":{}}', "}")
+    form = ToolCallForm(frames=(frame,), separator="\n", max_calls=2, answer=json.dumps(PERSON))
+    state = compiler.compile(form).new_state()
+    assert state.consume_tokens(tokenizer.encode(text))
+    assert state.is_accepting()

@@ -86,6 +86,8 @@ def test_a_function_is_called_and_its_result_taken(tool_server: Served) -> None:
         "tool_choice": {"type": "function", "name": "add"},
         "temperature": 2,
         "seed": 3,
+        # Meant for text, of which there is none.
+        "text": {"format": {"type": "json_schema", "name": "reply", "schema": {"type": "integer"}}},
     }
     asked["extra_body"] = {"seed": asked.pop("seed")}
     response = create(tool_server, **asked)

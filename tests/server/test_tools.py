@@ -168,6 +168,60 @@ def test_c19_a_cut_call_says_length_and_stays_as_it_is(tool_server: Served) -> N
     raise AssertionError("no limit cut the call")
 
 
+REPLY: dict[str, Any] = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}},
+    "required": ["ok"],
+    "additionalProperties": False,
+}
+AS_REPLY = {"type": "json_schema", "json_schema": {"name": "reply", "schema": REPLY}}
+
+
+def test_a_call_that_must_be_made_goes_before_the_form_of_an_answer(tool_server: Served) -> None:
+    fields = asked(tool_server, response_format=AS_REPLY)
+    choice = tool_server.client.chat.completions.create(**fields).choices[0]
+    (call,) = choice.message.tool_calls or []
+    jsonschema.validate(json.loads(call.function.arguments), ADD)
+    assert choice.message.content is None
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("name", list(TOOL_FORMATS))
+def test_where_the_model_chooses_it_calls_or_answers_in_the_form(
+    new_server: NewServer, name: str, *, strict: bool
+) -> None:
+    server = new_server(ServerConfig(tool_call_parser=name), chat_template=TEMPLATE)
+    tool = {"type": "function", "function": {"name": "add", "parameters": ADD, "strict": strict}}
+
+    def message(avoided: str) -> Any:
+        """What is said by a model that likes no token with one of these characters."""
+        tokenizer = server.llm.tokenizer
+        texts = {i: tokenizer.token_text(i) for i in range(tokenizer.vocab_size)}
+        bias = {str(i): -100 for i, text in texts.items() if set(text) & set(avoided)}
+        fields = asked(server, tools=[tool], tool_choice="auto", response_format=AS_REPLY, logit_bias=bias)
+        return server.client.chat.completions.create(**fields).choices[0].message
+
+    # A call begins with `<` or `{"n`, a reply with `{"o`.
+    called, replied = message("o{"), message("<n")
+    assert called.content is None
+    jsonschema.validate(json.loads(called.tool_calls[0].function.arguments), ADD)
+    assert replied.tool_calls is None
+    jsonschema.validate(json.loads(replied.content), REPLY)
+    server.assert_idle()
+
+
+def test_arguments_are_those_of_the_schema_and_no_others(tool_server: Served) -> None:
+    digit = {"type": "integer", "minimum": 0, "maximum": 9}
+    function = {"name": "f", "parameters": {"type": "object", "properties": {"a": digit}}}
+    named = {"type": "function", "function": {"name": "f"}}
+    for seed in range(6):
+        fields = asked(
+            tool_server, tools=[{"type": "function", "function": function}], tool_choice=named, seed=seed
+        )
+        (call,) = tool_server.client.chat.completions.create(**fields).choices[0].message.tool_calls or []
+        assert set(json.loads(call.function.arguments)) <= {"a"}
+
+
 def test_none_calls_nothing(tool_server: Served) -> None:
     choice = tool_server.client.chat.completions.create(
         **asked(tool_server, tool_choice="none", max_completion_tokens=8)
@@ -186,7 +240,7 @@ def test_none_calls_nothing(tool_server: Served) -> None:
             {"tools": [{"type": "function", "function": {"name": "add", "parameters": {"not": {}}}}]},
             "tools[0].function.parameters",
         ),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"extra_body": {"structured_outputs": {"regex": "a"}}}, "structured_outputs"),
         (
             {
                 "messages": [

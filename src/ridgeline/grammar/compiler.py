@@ -26,6 +26,8 @@ MAX_GRAMMAR_LINES = 1000
 MAX_JOINED_TERMS = 8
 """Most terms that a grammar joins by `&`, which takes exponential time."""
 
+_JSON_PIECE = re.compile(r'"[^"]*"|[{}:,]|[^"{}:,]+')
+
 Form = StructuredOutputs | ToolCallForm
 
 
@@ -111,9 +113,11 @@ class GrammarCompiler:
 
         rules = _call_rules(form)
         for i, frame in enumerate(form.frames):
-            schema = self._checked_schema(frame.schema, frame.field)
-            compact = json.dumps({**spelled(schema), "x-guidance": {"whitespace_flexible": False}})
-            rules += [f"args_{i}: %json {compact}", f"behind_{i}: args_{i} {json.dumps(frame.behind)}"]
+            schema = _compact(self._checked_schema(frame.schema, frame.field))
+            rules += [f"args_{i}: %json {schema}", f"behind_{i}: args_{i} {json.dumps(frame.behind)}"]
+        if form.answer is not None:
+            schema = _compact(self._checked_schema(form.answer, "structured_outputs.json"))
+            rules.append(f"answer: %json {schema}")
         return LLMatcher.grammar_from_lark("\n".join(rules))
 
     def _checked_schema(self, text: str, field: str) -> Schema:
@@ -170,6 +174,11 @@ def _schema_source(schema: Schema) -> str:
     return LLMatcher.grammar_from_json_schema(json.dumps(own), overrides={"whitespace_flexible": False})
 
 
+def _compact(schema: Schema) -> str:
+    """A schema as it stands in a grammar, for JSON without free space."""
+    return json.dumps({**spelled(schema), "x-guidance": {"whitespace_flexible": False}})
+
+
 def _check_grammar_text(text: str, field: str) -> None:
     """Refuse what could take the compiler, and the process with it, too far."""
     num_lines = len(text.splitlines())
@@ -185,10 +194,12 @@ def _call_rules(form: ToolCallForm) -> list[str]:
     """The rules around the arguments; `behind_0` and so on are those of each tool from there to its end."""
     numbers = range(len(form.frames))
     more = f"({json.dumps(form.separator)} call){{0,{form.max_calls - 1}}}" if form.max_calls > 1 else ""
-    calls = " | ".join(f"{json.dumps(form.frames[i].before)} behind_{i}" for i in numbers)
+    write = json.dumps if form.answer is None else _in_json_pieces
+    calls = " | ".join(f"{write(form.frames[i].before)} behind_{i}" for i in numbers)
     rules = [f"call: {calls}"]
     if not form.allows_text:
-        return [f"start: call {more}", *rules]
+        answer = "answer | " if form.answer is not None else ""
+        return [f"start: {answer}call {more}", *rules]
     # A call begins where the opening comes first, however long the text before it.
     rest = [json.dumps(frame.before.removeprefix(form.opening)) for frame in form.frames]
     first = " | ".join(f"opened {rest[i]} behind_{i}" for i in numbers)
@@ -199,6 +210,11 @@ def _call_rules(form: ToolCallForm) -> list[str]:
         f"PLAIN: /{_text_without(form.opening)}/",
         *rules,
     ]
+
+
+def _in_json_pieces(text: str) -> str:
+    """`text` piece by piece, as JSON is read: what is one piece hides an answer that begins alike."""
+    return " ".join(map(json.dumps, _JSON_PIECE.findall(text)))
 
 
 def _text_without(marker: str) -> str:

@@ -23,6 +23,7 @@ from ridgeline.server.sampling_fields import SamplingFields, sampling_params
 from ridgeline.server.state import ServerState
 from ridgeline.server.tool_answers import ToolAnswers
 from ridgeline.server.usage import Usage
+from ridgeline.structured_outputs import ToolCallForm
 from ridgeline.tools.definitions import ToolChoice, parse_tool_choice
 from ridgeline.tools.forms import tool_call_form
 
@@ -73,18 +74,23 @@ class ChatRequest(SamplingFields, kw_only=True):
         """The sampling parameters; without a limit the answer may fill the context.
 
         Raises:
-            RequestError: a value is out of range, or calls of tools and another form are both asked for.
+            RequestError: a value is out of range, or calls of tools and a form other than JSON are asked for.
         """
         limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         logprobs = (self.top_logprobs or 0) if self.logprobs else None
         params = sampling_params(self, max_tokens=limit, logprobs=logprobs)
         choice = self.choice()
-        form = tool_call_form(choice, tool_format_of(state)) if choice.callable_tools else None
+        if not choice.callable_tools:
+            return params
+        wanted = params.structured_outputs
+        assert not isinstance(wanted, ToolCallForm)
+        answer = wanted.content if wanted is not None and wanted.kind == "json" else None
+        form = tool_call_form(choice, tool_format_of(state), answer=answer)
         if form is None:
             return params
-        if params.structured_outputs is not None:
+        if wanted is not None and answer is None:
             remedy = "can't be kept by an answer that calls tools; leave one out"
-            raise RequestError("response_format", self.response_format, remedy)
+            raise RequestError("structured_outputs", self.structured_outputs, remedy)
         return replace(params, structured_outputs=form)
 
     def parse(self, state: ServerState) -> list[ParsedPrompt]:
