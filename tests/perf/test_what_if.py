@@ -15,6 +15,7 @@ from ridgeline.perf.hardware_table import find_hardware
 from ridgeline.perf.named_models import find_named_model
 from ridgeline.perf.op_bounds import MATRIX_OPS, OpBounds
 from ridgeline.perf.predict import predict_step
+from ridgeline.perf.quantities import milliseconds
 from ridgeline.perf.step_shape import StepRow, StepShape
 from ridgeline.perf.what_if import Term, WhatIf, what_if
 from ridgeline.perf.what_if_changes import Scenario, parse_changes
@@ -101,8 +102,21 @@ def test_bandwidth_beyond_the_ridge_flips_the_bound() -> None:
     assert not op(below, "qkv_proj").has_flipped
     assert op(above, "qkv_proj").has_flipped
     assert op(above, "qkv_proj").after.bound == "compute"
-    assert "qkv_proj memory → compute" in above.sentence
+    assert "flips memory → compute: qkv_proj, o_proj" in above.sentence
     assert op(above, "qkv_proj").after.term is Term.PRODUCTS
+
+
+def test_what_flips_whole_is_told_with_both_of_its_sides() -> None:
+    """At 10 FLOPs a byte products of one token are bound by their weights, those of eight by arithmetic."""
+    slower = replace(FAST, matmul_flops_per_s={"Q4_1": ((1, 1e10),), "Q8_0": ((1, 1e10),)})
+    more = ask("batch=8", step=decode_step(1, 0), profile=slower)
+    assert more.moved_term is Term.PRODUCTS
+    weights_ms, products_ms = more.term_s[Term.WEIGHTS], more.term_s[Term.PRODUCTS]
+    assert weights_ms[1] == products_ms[0] == 0
+    words = f"weights from memory, {milliseconds(weights_ms[0])} → arithmetic of the products, "
+    assert f"what moves: {words}{milliseconds(products_ms[1])}" in more.sentence
+    back = ask("batch=1", step=more.after.step, profile=slower)
+    assert "arithmetic of the products, " in back.sentence.partition("what moves: ")[2].partition(" → ")[0]
 
 
 def test_faster_arithmetic_helps_prefill_not_decode() -> None:

@@ -74,7 +74,9 @@ function roofline() {
   const phases = Object.entries(DATA.phases).filter(([, p]) => p.steps && placed(p))
     .map(([phase, p]) => ({phase, ...p}));
   const all = [...ops, ...phases];
-  const peaks = [...Object.entries(hw.peak_ops_per_s).map(([n, v]) => ["products " + n, v]),
+  const own = new Set(Object.values(DATA.sweeps.weights).flatMap(Object.keys));
+  const products = Object.entries(hw.peak_ops_per_s).filter(([n]) => own.has(n));
+  const peaks = [...products.map(([n, v]) => ["products " + n, v]),
     ["attention", hw.attention_ops_per_s]].sort((a, b) => b[1] - a[1]);
   const lows = all.map(o => o.dram_intensity_flops_per_byte);
   const left = Math.min(0.5, ...lows) / 1.5;

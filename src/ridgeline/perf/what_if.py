@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 from ridgeline.perf.hardware import Source
 from ridgeline.perf.op_bounds import MATRIX_OPS, OpBounds
 from ridgeline.perf.op_cost import OPS
 from ridgeline.perf.predict import STEP_OVERHEAD, Predictor
-from ridgeline.perf.quantities import milliseconds
+from ridgeline.perf.quantities import milliseconds, number
 from ridgeline.perf.what_if_changes import Change, Scenario
 
 _ROUNDING = 1e-9
@@ -32,6 +33,17 @@ class Term(StrEnum):
     ATTENTION = "arithmetic of attention"
     ACTIVATIONS = "activations"
     OVERHEAD = "the engine's own work"
+
+
+_OTHER_SIDE: Mapping[Term, Term] = MappingProxyType(
+    {
+        Term.WEIGHTS: Term.PRODUCTS,
+        Term.PRODUCTS: Term.WEIGHTS,
+        Term.KV: Term.ATTENTION,
+        Term.ATTENTION: Term.KV,
+    }
+)
+"""The other term of the same ops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,16 +136,29 @@ class WhatIf:
         words = "at best " if self.is_least_time else ""
         if term is None:
             return f"{asked}: no term changes; a step takes {words}{milliseconds(self.after_s)} as before"
-        before_s, after_s = self.term_s[term]
         line = (
             f"{asked}: a step takes {words}{milliseconds(self.after_s)} instead of {words}"
-            f"{milliseconds(self.before_s)}, {self.throughput_ratio:.2f} × the tokens per second; "
-            f"what moves: {term}, {milliseconds(before_s)} → {milliseconds(after_s)}"
+            f"{milliseconds(self.before_s)}, {number(self.throughput_ratio)} × the tokens per second; "
+            f"what moves: {self._move_words(term)}"
         )
-        if self.flipped:
-            flips = ", ".join(f"{each.op} {each.before.bound} → {each.after.bound}" for each in self.flipped)
-            line += f"; the bound flips: {flips}"
+        flips: dict[str, list[str]] = {}
+        for each in self.flipped:
+            flips.setdefault(f"{each.before.bound} → {each.after.bound}", []).append(each.op)
+        for bounds, ops in flips.items():
+            line += f"; the bound flips {bounds}: {', '.join(ops)}"
         return line
+
+    def _move_words(self, term: Term) -> str:
+        """The term's seconds, or those of its other side where the bound has flipped between them."""
+        before_s, after_s = self.term_s[term]
+        other = _OTHER_SIDE.get(term)
+        if other in self.term_s and after_s == 0:
+            other_s = milliseconds(self.term_s[other][1])
+            return f"{term}, {milliseconds(before_s)} → {other}, {other_s}"
+        if other in self.term_s and before_s == 0:
+            other_s = milliseconds(self.term_s[other][0])
+            return f"{other}, {other_s} → {term}, {milliseconds(after_s)}"
+        return f"{term}, {milliseconds(before_s)} → {milliseconds(after_s)}"
 
     def document(self) -> dict[str, Any]:
         """The answer as JSON has it."""
