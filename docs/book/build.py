@@ -4,14 +4,15 @@
 
 A chapter holds commands in blocks, and values in the text::
 
-    ```ridgeline head=20 page=why.html
+    ```ridgeline until="Step by step" page=why.html#roofline
     ridgeline explain "Why is the sky blue?" --json why.json --html why.html
     ```
 
     a token took {{why.json request.tpot_s 1e-3 .1f}} ms
 
-The block keeps its command and gets the first `head` lines of its output; `page` is shown below it. A value
-is (file that a command wrote, path of keys, unit to divide by, format); in a list a key is an item's name.
+The block keeps its command and gets its output before the first line that has `until` in it; `page`, from a
+place in it on, is shown below. A value is (file a command wrote, path of keys, unit to divide by, format);
+in a list a key is an item's name.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Block:
     """One command of a chapter, with what to show of it."""
 
     command: str
-    head: int | None
+    until: str | None
     page: str | None
 
     @property
@@ -56,9 +57,8 @@ class Block:
 
 
 def block_of(match: re.Match[str]) -> Block:
-    options = dict(word.split("=") for word in match["options"].split())
-    head = options.get("head")
-    return Block(match["command"].strip(), int(head) if head else None, options.get("page"))
+    options = dict(word.split("=") for word in shlex.split(match["options"]))
+    return Block(match["command"].strip(), options.get("until"), options.get("page"))
 
 
 def blocks(text: str) -> list[Block]:
@@ -87,16 +87,25 @@ def run(block: Block, folder: Path) -> str:
     return done.stdout
 
 
+def shown(lines: list[str], until: str | None) -> list[str]:
+    """Lines before the first that has `until` in it, less blank ones at the end."""
+    if until is None:
+        return lines
+    ends = [index for index, line in enumerate(lines) if until in line]
+    if not ends:
+        raise BookError(f"no line has {until!r}")
+    before = "\n".join(lines[: ends[0]]).rstrip().split("\n")
+    return [*before, "…"]
+
+
 def rendered(block: Block, output: str) -> str:
     """Markdown of a command, its output, and its page."""
-    lines = [line.rstrip() for line in output.rstrip().splitlines()]
-    if block.head is not None and len(lines) > block.head:
-        lines = [*lines[: block.head], "…"]
+    lines = shown([line.rstrip() for line in output.rstrip().splitlines()], block.until)
     parts = [f"```console\n$ {block.command}", *lines, "```", ""]
     if block.page:
         parts += [
             f'<iframe class="page" src="../{block.page}" title="{block.page}" loading="lazy"></iframe>',
-            f"[Open it by itself]({block.page}){{ .quiet }}",
+            f"[Open it by itself]({block.page.partition('#')[0]}){{ .quiet }}",
             "",
         ]
     return "\n".join(parts)

@@ -11,6 +11,7 @@ from ridgeline.cli.plan_machine import Machine, size
 from ridgeline.cli.plan_subject import Subject
 from ridgeline.perf.hardware import UNCERTAIN
 from ridgeline.perf.plan import Limit, Plan
+from ridgeline.perf.quantities import milliseconds
 from ridgeline.perf.roofline import ridge_intensity
 from ridgeline.perf.serving_plan import ServingPlan
 
@@ -111,9 +112,9 @@ def _batches(serving: ServingPlan) -> Table:
         is_advised = point.batch == serving.max_num_seqs.value
         table.add_row(
             f"{point.batch:,}",
-            _ms(point.step_s),
+            milliseconds(point.step_s),
             f"{point.decode_tok_s:,.1f}",
-            _ms(point.tpot_s),
+            milliseconds(point.tpot_s),
             f"{point.requests_per_s:.3g}",
             point.bound,
             style="bold" if is_advised else "",
@@ -127,7 +128,7 @@ def _verdict_lines(serving: ServingPlan) -> Iterator[str]:
     yield f"  binds first   {first.resource}: {first.reason}"
     if serving.slo_batch is not None and workload.tpot_s is not None:
         words = f"{serving.slo_batch:,} requests" if serving.slo_batch else "not even one request"
-        yield f"  TPOT          {words} within {_ms(workload.tpot_s)}"
+        yield f"  TPOT          {words} within {milliseconds(workload.tpot_s)}"
     yield f"  TTFT          {_ttft_words(serving)}"
     if workload.rate_per_s is not None:
         yield f"  rate          {_rate_words(serving, workload.rate_per_s)}"
@@ -137,10 +138,10 @@ def _ttft_words(serving: ServingPlan) -> str:
     workload, ttft_s = serving.serving.workload, serving.ttft_s
     if ttft_s is None:
         return "unknown without a compute peak"
-    words = f"{_ms(ttft_s)} for {workload.input_len:,} tokens with nobody else there"
+    words = f"{milliseconds(ttft_s)} for {workload.input_len:,} tokens with nobody else there"
     if workload.ttft_s is None:
         return words
-    return f"{words}: {'within' if ttft_s <= workload.ttft_s else 'misses'} {_ms(workload.ttft_s)}"
+    return f"{words}: {'within' if ttft_s <= workload.ttft_s else 'misses'} {milliseconds(workload.ttft_s)}"
 
 
 def _rate_words(serving: ServingPlan, rate: float) -> str:
@@ -150,10 +151,6 @@ def _rate_words(serving: ServingPlan, rate: float) -> str:
     if needed is None or needed > (serving.max_num_seqs.value or 0):
         return f"{rate:g} requests/s are too many: at most {best:.3g} with the settings below"
     return f"{rate:g} requests/s keep {needed:,} running; at most {best:.3g} with the settings below"
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:,.3g} ms" if seconds < 1 else f"{seconds:,.3g} s"
 
 
 def _print(console: Console, line: str) -> None:

@@ -28,6 +28,7 @@ _STYLE = (
     ADAPTIVE_STYLE
     + """
 dl { display: grid; grid-template-columns: 8em minmax(0, 1fr); gap: 2px 12px; margin: 4px 0 14px; }
+th, td { white-space: nowrap; }
 dt { color: var(--quiet); } dd { margin: 0; } h3 { font-size: 15px; margin: 14px 0 2px; }
 code { font-size: 12.5px; overflow-wrap: anywhere; }
 """
