@@ -116,9 +116,11 @@ class ServerMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """Every family under every prefix; prometheus_client asks for it."""
-        with self._lock:
-            for prefix in self._settings.prefixes:
-                yield from self._families(_Names(prefix, self._settings.model_name))
+        settings = self._settings
+        with self._lock:  # for as long as numbers are read, not while they are written out: steps wait for it
+            names = [_Names(prefix, settings.model_name) for prefix in settings.prefixes]
+            families = [family for each in names for family in self._families(each)]
+        return iter(families)
 
     def describe(self) -> Iterator[Metric]:
         """Nothing: names are known without collecting."""
