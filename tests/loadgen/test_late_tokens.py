@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import pytest
 from tests.loadgen.fake_server import Request, answering, running
 
 from ridgeline.loadgen.benchmark import execute_load, plan_load
-from ridgeline.loadgen.late_tokens import causes_of, find_late_tokens
+from ridgeline.loadgen.late_tokens import cause_words, causes_of, find_late_tokens
 from ridgeline.loadgen.server_account import ServerAccount, ask_server
 from ridgeline.loadgen.settings import DatasetSettings, TargetSettings, TrafficSettings
 from ridgeline.metrics.client_record import ClientRecord, Outcome
@@ -76,3 +77,19 @@ def test_the_servers_own_durations() -> None:
         list(account.times.values())
         == [{"ttft_s": 0.25, "queue_s": 0.0, "prefill_s": None, "decode_s": None}] * 2
     )
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        ({"cause": "queue", "lack": "kv_blocks", "share": 0.438}, "queue (kv_blocks) 44 %"),
+        ({"cause": "queue", "lack": None, "share": 1.0}, "queue 100 %"),
+        ({"cause": "unknown"}, "unknown"),
+        ({"cause": "\x1b[2J", "share": "x"}, "\ufffd[2J"),
+        ({"cause": "prefill", "share": 7.0}, "prefill"),
+        ({"cause": 3}, None),
+        ("odd", None),
+    ],
+)
+def test_a_cause_in_words(cause: object, words: str | None) -> None:
+    assert cause_words(cause) == words

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from ridgeline.loadgen.late_tokens import cause_name
 from ridgeline.loadgen.server_metrics import ServerStretch
 from ridgeline.metrics.client_record import ClientRecord, Outcome
 from ridgeline.metrics.durations import e2e_s, icl_s, tpot_s, ttft_s
@@ -90,9 +91,8 @@ def count_causes(late_tokens: Sequence[Mapping[str, object]]) -> dict[str, dict[
     for each in late_tokens:
         causes = each.get("causes")
         for cause in causes if isinstance(causes, list) else []:
-            if isinstance(cause, Mapping) and isinstance(cause.get("cause"), str):
-                lack = cause.get("lack")
-                name = f"{cause['cause']} ({lack})" if isinstance(lack, str) else cause["cause"]
+            name = cause_name(cause)
+            if name is not None:
                 found["ttft" if each.get("kind") == "ttft" else "itl"][name] += 1
     return {kind: dict(counts.most_common()) for kind, counts in found.items()}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ridgeline.loadgen.late_tokens import cause_words
 from ridgeline.metrics.dialect_report import DialectCounts, DialectRow
 
 _ROWS = (
@@ -144,9 +145,9 @@ def _late_lines(document: Mapping[str, Any]) -> list[str]:
     late = document.get("late_tokens") or []
     lines = ["", "latest tokens, and what the server did meanwhile:"] if late else []
     for each in late[:_MAX_LATE_LINES]:
-        causes = ", ".join(str(cause.get("cause", cause)) for cause in each["causes"]) or "no cause recorded"
+        causes = ", ".join(words for cause in each["causes"] if (words := cause_words(cause)) is not None)
         what = "first token" if each["kind"] == "ttft" else f"token {each['token']}"
-        lines.append(f"  {each['ms']:9.1f} ms  {what} of {each['id']}: {causes}")
+        lines.append(f"  {each['ms']:9.1f} ms  {what} of {each['id']}: {causes or 'no cause recorded'}")
     return lines
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ridgeline.loadgen.stream import printable
 from ridgeline.metrics.client_record import ClientRecord
 from ridgeline.metrics.durations import icl_s, ttft_s
 
@@ -45,3 +46,20 @@ def causes_of(document: object, token: int) -> Sequence[object]:
     if not isinstance(entries, list):
         return []
     return [entry for entry in entries if isinstance(entry, dict) and entry.get("token") == token]
+
+
+def cause_name(cause: object) -> str | None:
+    """An entry's cause, with what a queue lacked; None: it names none."""
+    if not isinstance(cause, Mapping) or not isinstance(cause.get("cause"), str):
+        return None
+    lack = cause.get("lack")
+    return printable(f"{cause['cause']} ({lack})" if isinstance(lack, str) else cause["cause"])
+
+
+def cause_words(cause: object) -> str | None:
+    """The same with its share of the token's time, where that is told."""
+    name = cause_name(cause)
+    share = cause.get("share") if isinstance(cause, Mapping) else None
+    if name is None or not isinstance(share, float) or not 0 <= share <= 1:
+        return name
+    return f"{name} {100 * share:.0f} %"

@@ -1,7 +1,8 @@
 """LiveHistogram: percentiles while values still come, in memory that does not grow with their number.
 
 Log-linear buckets: each octave of two is cut into equal parts, so that every bucket is narrower than a fixed
-share of its values. Source of the idea: HdrHistogram (hdrhistogram.org), which does it with integers.
+share of its values. Source of the idea: HdrHistogram (hdrhistogram.org); its package counts integers
+between limits set beforehand, and latencies are neither.
 """
 
 from __future__ import annotations
