@@ -221,6 +221,22 @@ def test_a_first_token_that_waited_for_the_tokenizer() -> None:
     assert log.causes(0) == ["tokenizer"]
 
 
+def test_a_first_token_that_came_into_a_step() -> None:
+    """a's step of 200 ms ends 150 ms after c came; tokenising took 30 ms more than that."""
+    log = running()
+    came_at_s = log.now + 0.05
+    log.step(0.2, ("a", 9, 90))
+    log.events.append(ev.RequestArrived(log.now + 0.03, "c", came_at_s, 4))
+    log.now += 0.03
+    log.start("c")
+    log.step(0.02, ("c", 0, 4))
+    step, tokenizer, own = (each for each in log.late("c") if each["token"] == 0)
+    assert (step["cause"], step["num_tokens"], step["share"]) == ("step_under_way", 90, pytest.approx(0.75))
+    assert step["text"] == "came 150.0 ms before the end of a step of 90 tokens of 1 requests"
+    assert (tokenizer["cause"], tokenizer["share"]) == ("tokenizer", pytest.approx(0.15))
+    assert (own["cause"], own["share"]) == ("prefill", pytest.approx(0.1))
+
+
 def test_its_own_long_prompt() -> None:
     log = Log()
     log.arrive("a", 800)

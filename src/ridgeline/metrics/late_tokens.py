@@ -61,13 +61,7 @@ def _first_causes(events: Sequence[ev.Event], record: ServerRecord) -> list[dict
     causes: list[dict[str, Any]] = []
     before_s, waited_s = tokenize_s(record), queue_s(record)
     if before_s:
-        causes.append(
-            {
-                "cause": "tokenizer",
-                "seconds": before_s,
-                "text": f"{1000 * before_s:.1f} ms to parse and tokenise {record.num_prompt_tokens} tokens",
-            }
-        )
+        causes += _causes_before_queue(events, record, before_s)
     if waited_s:
         causes.append(_queue_cause(events, record, waited_s))
     if record.scheduled_at_s is not None:
@@ -79,6 +73,29 @@ def _first_causes(events: Sequence[ev.Event], record: ServerRecord) -> list[dict
         rest_s = span[1] - span[0] - sum(cause["seconds"] for cause in shared)
         text = f"computing its own {own} prompt tokens"
         causes.append({"cause": "prefill", "seconds": max(rest_s, 0.0), "num_tokens": own, "text": text})
+    return causes
+
+
+def _causes_before_queue(
+    events: Sequence[ev.Event], record: ServerRecord, before_s: float
+) -> list[dict[str, Any]]:
+    """New requests are taken in between steps: it waits for the end of the one that it came into, however fast
+    it is tokenised; what is left after that is the tokeniser's.
+    """
+    causes: list[dict[str, Any]] = []
+    step = _step_at(events, record.arrived_at_s)
+    if step is not None:
+        step_s = min(step.at_s - record.arrived_at_s, before_s)
+        before_s -= step_s
+        num_tokens = sum(count for *_, count in step.composition)
+        text = (
+            f"came {1000 * step_s:.1f} ms before the end of a step of {num_tokens} tokens of "
+            f"{len(step.composition)} requests"
+        )
+        causes.append({"cause": "step_under_way", "seconds": step_s, "num_tokens": num_tokens, "text": text})
+    if before_s > 0:
+        text = f"{1000 * before_s:.1f} ms to parse and tokenise {record.num_prompt_tokens} tokens"
+        causes.append({"cause": "tokenizer", "seconds": before_s, "text": text})
     return causes
 
 
@@ -236,6 +253,12 @@ def _running_at(events: Sequence[ev.Event], record: ServerRecord) -> list[str]:
             running.pop(event.request_id, None)
     running.pop(record.request_id, None)
     return list(running)
+
+
+def _step_at(events: Sequence[ev.Event], at_s: float) -> ev.StepFinished | None:
+    """The step that ran at that instant."""
+    steps = (event for event in events if isinstance(event, ev.StepFinished))
+    return next((step for step in steps if step.at_s - step.execute_s < at_s < step.at_s), None)
 
 
 def _steps_in(events: Sequence[ev.Event], span: tuple[float, float]) -> list[ev.StepFinished]:
