@@ -79,8 +79,8 @@ def _first_causes(events: Sequence[ev.Event], record: ServerRecord) -> list[dict
 def _causes_before_queue(
     events: Sequence[ev.Event], record: ServerRecord, before_s: float
 ) -> list[dict[str, Any]]:
-    """New requests are taken in between steps: it waits for the end of the one that it came into, however fast
-    it is tokenised; what is left after that is the tokeniser's.
+    """New requests are taken in between steps: it waits for the end of the one that it came into, however
+    fast it is tokenised; what is left after that is the tokeniser's.
     """
     causes: list[dict[str, Any]] = []
     step = _step_at(events, record.arrived_at_s)
