@@ -55,6 +55,7 @@ def test_logprobs_have_one_entry_a_token(tiny_server: Served) -> None:
             "messages[0].content[0].type",
         ),
         ({"messages": "hi"}, "messages"),
+        ({"messages": [{"role": "user", "content": "x" * 300}]}, "messages"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"max_tokens": 3, "max_completion_tokens": 4}, "max_tokens"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
@@ -175,6 +176,36 @@ def test_too_large_a_body_is_413_and_the_next_request_is_answered() -> None:
         assert read_answer(connection).status == 200
     for answer in (told, chunked):
         assert (answer.status, answer.error["code"]) == (413, "body_too_large")
+
+
+def test_zeros_before_a_length_change_nothing() -> None:
+    with stub(max_body_bytes=100_000) as server, server.connect() as connection:
+        for length, status in (("0" * 6000 + "5", 200), ("0" * 6000 + "3000000", 413), ("0" * 6000, 200)):
+            body = b"x" * int(length.lstrip("0") or "0")
+            connection.sendall(request_bytes("POST", "/v1/echo", content_length=length) + body)
+            assert read_answer(connection).status == status
+        assert server.end() == 0
+    assert "Traceback" not in "".join(server.err)
+
+
+@pytest.mark.parametrize("piece", [b"x-a: b\r\n", b"a"], ids=["many headers", "one header"])
+def test_a_head_without_end_is_431(piece: bytes) -> None:
+    with stub() as server:
+        with server.connect() as connection:
+            connection.sendall(
+                b"GET /v1/echo HTTP/1.1\r\nhost: x\r\nx-long: " if len(piece) == 1 else b"GET / HTTP/1.1\r\n"
+            )
+            with contextlib.suppress(ConnectionError):
+                for _ in range(2000):
+                    connection.sendall(piece * 8192)
+            answer = read_answer(connection)
+        with server.connect() as connection:  # a long body, and the beginning of the next head, are no head
+            for _ in range(3):
+                connection.sendall(
+                    request_bytes("POST", "/v1/echo", body=b"x" * 300_000, x_long="y" * 20_000)
+                )
+                assert read_answer(connection).status == 200
+    assert (answer.status, answer.error["type"]) == (431, "invalid_request_error")
 
 
 def test_slow_senders_are_sent_away() -> None:

@@ -69,8 +69,9 @@ class _TooLargeError(Exception):
 
 
 def _content_length(scope: Scope) -> int:
-    # The parser has refused what is no number.
-    return max((int(value) for name, value in scope["headers"] if name == b"content-length"), default=0)
+    # The parser has refused what is no number of 64 bits; zeros before it may be any number.
+    lengths = (value.lstrip(b"0") for name, value in scope["headers"] if name == b"content-length")
+    return max((int(value or b"0") for value in lengths), default=0)
 
 
 def _replaying(body: bytes, receive: Receive) -> Receive:

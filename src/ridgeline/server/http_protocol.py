@@ -11,9 +11,12 @@ from uvicorn.server import ServerState
 
 from ridgeline.server.error_response import error_body
 
+MAX_HEAD_BYTES = 65_536
+"""Longest head, the request line and all headers, that need not arrive in one piece."""
+
 
 class GuardedProtocol(HttpToolsProtocol):
-    """Closes a connection whose request does not arrive, and one whose answer is not read."""
+    """Closes a connection whose request does not arrive or has no end, and one whose answer is not read."""
 
     # Inherits because a protocol class is what uvicorn lets one replace; each method adds a timer only.
     arrival_timeout_s: float
@@ -30,6 +33,17 @@ class GuardedProtocol(HttpToolsProtocol):
         self._arrival_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._is_message_open = False
+        self._is_head_open = False
+        self._num_head_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came; 431 once a head that is not complete is too long."""
+        if self._is_head_open:
+            self._num_head_bytes += len(data)
+        super().data_received(data)
+        if self._is_head_open and self._num_head_bytes > MAX_HEAD_BYTES:
+            message = f"the request line and headers are longer than {MAX_HEAD_BYTES} bytes"
+            self._answer_and_close(b"431 Request Header Fields Too Large", error_body(431, message))
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client connected: its request is due."""
@@ -45,12 +59,14 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A request's first byte is here: the rest of its headers is due."""
         super().on_message_begin()
-        self._is_message_open = True
+        self._is_message_open = self._is_head_open = True
+        self._num_head_bytes = 0
         self._await_arrival()
 
     def on_headers_complete(self) -> None:
         """The headers are here; `BodyLimit` times the body."""
         _cancel(self._arrival_timer)
+        self._is_head_open = False
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:

@@ -88,6 +88,8 @@ class ResponsesRequest(SamplingFields, kw_only=True):
     def renamed(self, error: RequestError) -> RequestError:
         """The error under the name of the field that the caller wrote."""
         error = renamed(error, (self.text or {}).get("format"))
+        if error.field in ("prompt", "prompt_token_ids"):
+            return RequestError("input", error.value, error.remedy)
         for theirs, ours in (
             ("response_format.json_schema.schema", "text.format.schema"),
             ("response_format", "text.format"),
