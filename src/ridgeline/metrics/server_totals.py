@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import add
 
 from ridgeline.core import events as ev
 from ridgeline.metrics.buckets import Distribution
@@ -89,8 +90,7 @@ class ServerTotals:
         self.counts: defaultdict[str, int] = defaultdict(int)
         self.finished: dict[str, int] = {reason.value: 0 for reason in FinishReason}
         self.ops = OpSums()
-        self.op_flops: defaultdict[str, int] = defaultdict(int)
-        self.op_bytes: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self._work: dict[str, tuple[int, ...]] = {}
         self._costs_of = costs_of
         self._records = ServerRecords()
         self._choices: dict[str, list[int]] = {}
@@ -117,6 +117,20 @@ class ServerTotals:
                 self._count_lookup(event, known)
         for record in ended:
             self._count_end(record)
+
+    @property
+    def op_flops(self) -> dict[str, int]:
+        """Op → FLOPs."""
+        return {op: flops for op, (flops, *_) in self._work.items()}
+
+    @property
+    def op_bytes(self) -> dict[tuple[str, str], int]:
+        """(op, one of `BYTE_KINDS`) → bytes."""
+        return {
+            (op, kind): amount
+            for op, (_, *amounts) in self._work.items()
+            for kind, amount in zip(BYTE_KINDS, amounts, strict=True)
+        }
 
     def recent(self) -> dict[str, tuple[float, float, float]]:
         """Op → (measured, predicted, least) seconds of the last half to whole minute of work."""
@@ -182,10 +196,8 @@ class ServerTotals:
             self._count_work(self._costs_of(rows))
 
     def _count_work(self, costs: Mapping[str, Sequence[int]]) -> None:
-        for op, (flops, *amounts) in costs.items():
-            self.op_flops[op] += flops
-            for kind, amount in zip(BYTE_KINDS, amounts, strict=True):
-                self.op_bytes[op, kind] += amount
+        for op, amounts in costs.items():
+            self._work[op] = tuple(map(add, self._work[op], amounts)) if op in self._work else tuple(amounts)
 
     def _count_end(self, record: ServerRecord) -> None:
         assert record.finish_reason is not None
