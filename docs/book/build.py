@@ -4,7 +4,7 @@
 
 A chapter holds commands in blocks, and values in the text::
 
-    ```ridgeline until="Step by step" page=why.html#roofline
+    ```ridgeline until="Step by step" page=why.html?at=roofline
     ridgeline explain "Why is the sky blue?" --json why.json --html why.html
     ```
 
@@ -57,7 +57,7 @@ class Block:
 
 
 def block_of(match: re.Match[str]) -> Block:
-    options = dict(word.split("=") for word in shlex.split(match["options"]))
+    options = dict(word.split("=", 1) for word in shlex.split(match["options"]))
     return Block(match["command"].strip(), options.get("until"), options.get("page"))
 
 
@@ -105,7 +105,7 @@ def rendered(block: Block, output: str) -> str:
     if block.page:
         parts += [
             f'<iframe class="page" src="../{block.page}" title="{block.page}" loading="lazy"></iframe>',
-            f"[Open it by itself]({block.page.partition('#')[0]}){{ .quiet }}",
+            f"[Open it by itself]({block.page.partition('?')[0]}){{ .quiet }}",
             "",
         ]
     return "\n".join(parts)

@@ -89,8 +89,12 @@ function roofline() {
     x: [rate / hw.dram_bytes_per_s, right], y: [rate, rate], hoverinfo: "skip",
     line: {color: i ? ink("--quiet") : ink("--ink"), width: i ? 1 : 2, dash: i ? "dot" : "solid"}}));
   const low = Math.min(left * hw.dram_bytes_per_s, ...all.map(o => o.flops / o.seconds)) / 1.5;
-  const notes = peaks.map(([name, rate]) => ({x: Math.log10(right), y: Math.log10(rate), xanchor: "right",
-    yanchor: "bottom", showarrow: false, text: `${name}: ${big(rate)}FLOP/s`, font: {size: 12}}));
+  let shift = 0;
+  const notes = peaks.map(([name, rate], i) => {
+    shift = i && Math.log10(peaks[i - 1][1] / rate) < 0.15 ? shift - 180 : 0; // near lines: side by side
+    return {x: Math.log10(right), y: Math.log10(rate), xanchor: "right", xshift: shift, yanchor: "bottom",
+      showarrow: false, text: `${name}: ${big(rate)}FLOP/s`, font: {size: 12}};
+  });
   const said = slopes.map(([name, rate], i) =>
     `${i ? "dotted slope, cache " : "solid slope, "}${name}: ${big(rate)}B/s`);
   notes.push({xref: "paper", yref: "paper", x: 0.99, y: 0.03, xanchor: "right", yanchor: "bottom",
@@ -168,5 +172,8 @@ function contextSweep() {
 
 function drawAll() { waterfall(); roofline(); bytesPerToken(); batchSweep(); contextSweep(); }
 drawAll();
+// Of a page inside another: an address with #place would scroll the outer one, too.
+const place = document.getElementById(new URLSearchParams(location.search).get("at"));
+if (place) scrollTo(0, place.offsetTop);
 darkMode.addEventListener("change", drawAll);
 """
