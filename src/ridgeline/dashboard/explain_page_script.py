@@ -80,7 +80,7 @@ function roofline() {
     ["attention", hw.attention_ops_per_s]].sort((a, b) => b[1] - a[1]);
   const lows = all.map(o => o.dram_intensity_flops_per_byte);
   const left = Math.min(0.5, ...lows) / 1.5;
-  const right = Math.max(200, 4 * peaks[0][1] / hw.dram_bytes_per_s, ...lows) * 1.6;
+  const right = Math.max(200, 4 * peaks[0][1] / hw.dram_bytes_per_s, ...lows) * 6;
   const slopes = [["memory", hw.dram_bytes_per_s], ...hw.caches.map(c => [c.name, c.read_bytes_per_s])];
   const traces = slopes.map(([name, rate], i) => ({type: "scatter", mode: "lines", showlegend: false,
     x: [left, peaks[0][1] / rate], y: [left * rate, peaks[0][1]], hoverinfo: "skip",
