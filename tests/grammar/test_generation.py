@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.grammar.random_schemas import check, whole_schemas
 
 from ridgeline import LLM, RequestError, SamplingParams, StructuredOutputs
 from ridgeline.grammar.matcher import CompiledGrammar
@@ -27,112 +28,38 @@ PERSON = {
     "additionalProperties": False,
 }
 
-NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=6)
-SCALARS = st.one_of(
-    st.none(), st.booleans(), st.integers(-(10**6), 10**6), st.text(st.characters(codec="utf-8"), max_size=6)
-)
-
-
-@st.composite
-def integers(draw: st.DrawFn) -> dict[str, object]:
-    low = draw(st.integers(-1000, 1000))
-    return {"type": "integer", "minimum": low, "maximum": low + draw(st.integers(0, 500))}
-
-
-@st.composite
-def strings(draw: st.DrawFn) -> dict[str, object]:
-    least = draw(st.integers(0, 3))
-    return {"type": "string", "minLength": least, "maxLength": least + draw(st.integers(0, 6))}
-
-
-LEAVES = st.one_of(
-    integers(),
-    strings(),
-    st.sampled_from(
-        [
-            {"type": "null"},
-            {"type": "boolean"},
-            {"type": "number", "minimum": -1, "exclusiveMaximum": 1},
-            {"type": ["integer", "null"], "minimum": 0, "maximum": 9},
-            {"type": "string", "pattern": "^[a-c]{1,4}\\d$"},
-            {"type": "string", "pattern": "x+y", "maxLength": 8},
-            {"type": "string", "format": "date"},
-            {"type": "string", "format": "uuid"},
-            {"type": "integer", "multipleOf": 7, "minimum": 0, "maximum": 70},
-            {"$ref": "#/$defs/shared"},
-        ]
-    ),
-    st.lists(SCALARS, min_size=1, max_size=4).map(lambda values: {"enum": values}),
-    SCALARS.map(lambda value: {"const": value}),
-)
-
-
-@st.composite
-def objects(draw: st.DrawFn, inner: st.SearchStrategy[dict[str, object]]) -> dict[str, object]:
-    properties = draw(st.dictionaries(NAMES, inner, max_size=3))
-    required = draw(st.lists(st.sampled_from(sorted(properties)), unique=True)) if properties else []
-    more = draw(st.sampled_from([False, False, {"type": "null"}]))
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "additionalProperties": more,
-        **({"maxProperties": len(properties)} if required == list(properties) and more else {}),
-    }
-
-
-@st.composite
-def arrays(draw: st.DrawFn, inner: st.SearchStrategy[dict[str, object]]) -> dict[str, object]:
-    least = draw(st.integers(0, 2))
-    first = draw(st.lists(inner, max_size=1))
-    return {
-        "type": "array",
-        "items": draw(inner),
-        "minItems": least,
-        "maxItems": least + 1,
-        **({"prefixItems": first} if first else {}),
-    }
-
-
-SCHEMAS = st.recursive(
-    LEAVES,
-    lambda inner: st.one_of(
-        objects(inner),
-        arrays(inner),
-        st.lists(inner, min_size=1, max_size=2).map(lambda some: {"anyOf": some}),
-    ),
-    max_leaves=5,
-)
-
 
 def complete(llm: LLM, params: list[SamplingParams]) -> list[CompletionOutput]:
     outputs = llm.generate([PROMPT] * len(params), params, progress=False)
     return [completion for output in outputs for completion in output.outputs]
 
 
-def without_strings(text: str) -> str:
-    return re.sub(r'"(\\.|[^"\\])*"', "", text)
-
-
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(schema=SCHEMAS, shared=st.one_of(integers(), strings()), seed=st.integers(0, 2**31))
-def test_output_always_parses_and_validates(
-    llm: LLM, schema: dict[str, object], shared: dict[str, object], seed: int
-) -> None:
-    whole = {**schema, "$defs": {"shared": shared}}
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@given(whole=whole_schemas(), seed=st.integers(0, 2**31))
+def test_output_always_parses_and_validates(llm: LLM, whole: dict[str, object], seed: int) -> None:
+    """At any temperature, of several choices, streamed, and token by token (logprobs) instead of by jumps."""
     wanted = StructuredOutputs(json=whole)
-    temperatures = (0.0, 0.3, 1.0, 2.0)
+    one = SamplingParams(temperature=1.0, max_tokens=200, seed=seed, structured_outputs=wanted)
     params = [
-        SamplingParams(temperature=t, max_tokens=200, seed=seed, structured_outputs=wanted)
-        for t in temperatures
+        *[replace(one, temperature=temperature) for temperature in (0.0, 0.3, 1.0, 2.0)],
+        replace(one, n=2),
+        replace(one, logprobs=0),
     ]
-    for completion in complete(llm, params):
+    try:
+        completions = complete(llm, params)
+    except RequestError:  # a constant that no text can be, say
+        return
+    for completion in completions:
         if completion.finish_reason is FinishReason.LENGTH:
             assert len(completion.token_ids) == 200
             continue
         assert completion.finish_reason is FinishReason.STOP
-        jsonschema.Draft202012Validator(whole).validate(json.loads(completion.text))
-        assert not re.search(r"\s", without_strings(completion.text))
+        check(whole, completion.text)
+    jumped, first, by_one = completions[2], completions[4], completions[6]
+    assert jumped.token_ids == first.token_ids == by_one.token_ids
+    deltas = [delta.outputs[0] for delta in llm.stream(PROMPT, one)]
+    assert "".join(delta.text for delta in deltas) == jumped.text
+    assert [token_id for delta in deltas for token_id in delta.token_ids] == jumped.token_ids
 
 
 @pytest.mark.parametrize("executor", ["native", "reference"])
