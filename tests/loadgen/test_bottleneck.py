@@ -117,6 +117,12 @@ def test_a_queue_that_grew() -> None:
     assert any("KV preemptions above: 0" in fact for fact in found.facts)
 
 
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "x", ""])
+def test_a_value_that_is_no_number_is_passed_over(value: str) -> None:
+    text = f"vllm:num_requests_running {value}\nvllm:num_requests_waiting 2\n"
+    assert parse_metrics(text) == {("num_requests_waiting", ""): 2.0}
+
+
 def test_no_part_of_a_latency_is_negative() -> None:
     """A run cut short: the server also counts the long waits of those whom the client did not wait for."""
     above = picture(figures(queue_ms=900.0, prefill_ms=60.0), ttft_ms=800.0)

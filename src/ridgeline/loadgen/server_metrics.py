@@ -6,6 +6,7 @@ Names are those of vLLM, under any prefix; ridgeline's own tell more (steps by w
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -51,7 +52,8 @@ def parse_metrics(text: str) -> dict[tuple[str, str], float]:
     """(name without prefix, phase mix or "") → value, summed over the other labels; of several prefixes that
     expose one name the first.
 
-    Source: the Prometheus text format 0.0.4; lines that are none are passed over.
+    Source: the Prometheus text format 0.0.4; lines that are none, and values that are no numbers, are passed
+    over.
     """
     found: dict[tuple[str, str], float] = defaultdict(float)
     prefixes: dict[str, str] = {}
@@ -64,11 +66,19 @@ def parse_metrics(text: str) -> dict[tuple[str, str], float]:
         if prefixes.setdefault(name, prefix) != prefix:
             continue
         mix = re.search(r'phase_mix="([^"]*)"', labels or "")
-        try:
-            found[name, mix.group(1) if mix else ""] += float(value)
-        except ValueError:
-            continue
+        number = _number(value)
+        if number is not None:
+            found[name, mix.group(1) if mix else ""] += number
     return dict(found)
+
+
+def _number(text: str) -> float | None:
+    """The format also allows NaN and infinities, of which no mean can be made."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 class ServerWatch:
