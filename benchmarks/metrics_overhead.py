@@ -28,8 +28,7 @@ from ridgeline.core.events import Event, EventRecorder, StepFinished
 from ridgeline.engine.clock import MonotonicClock
 from ridgeline.metrics.prometheus import MetricsSettings, ServerMetrics
 from ridgeline.outputs import FinishReason
-from ridgeline.perf.op_costs import OpCosts
-from ridgeline.perf.step_shape import StepRow, StepShape
+from ridgeline.perf.op_costs import WorkTotals
 
 MAX_SHARE = 0.01
 BATCHES = (1, 8, 32)
@@ -80,11 +79,10 @@ def serving_engine() -> tuple[EngineParts, ServerMetrics]:
         kv_cache_bytes=2**30, scheduler=SchedulerConfig(max_num_seqs=max(BATCHES), max_num_batched_tokens=512)
     )
     parts = build_engine(config, home=home_dir(), clock=MonotonicClock(), listeners=[metrics])
-    costs = OpCosts(parts.model_shape)
     metrics.describe_engine(
         max_model_len=parts.limits.max_model_len,
         cache_config={},
-        costs_of=lambda rows: costs.of(StepShape([StepRow._make(row) for row in rows])),
+        work=WorkTotals(parts.model_shape),
     )
     return parts, metrics
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 from hypothesis import given
@@ -246,13 +246,38 @@ def test_several_choices_are_one_request_of_n() -> None:
     assert found["ridgeline:request_generation_tokens_sum", ()] == 7
 
 
-def test_work_by_op_when_its_costs_are_known() -> None:
-    metrics = ServerMetrics(SETTINGS, costs_of=lambda rows: {"lm_head": (10 * len(rows), 1, 2, 3, 4)})
+class CountedSteps:
+    """Each step is 10 FLOPs of the head and 1, 2, 3, 4 bytes of each kind."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, int, int]] = []
+
+    def add(self, rows: Sequence[tuple[int, int, int]]) -> None:
+        self.rows += rows
+
+    def by_op(self) -> Mapping[str, Sequence[int]]:
+        return {"lm_head": [len(self.rows) * amount for amount in (10, 1, 2, 3, 4)]}
+
+
+def test_work_by_op_when_somebody_counts_it() -> None:
+    work = CountedSteps()
+    metrics = ServerMetrics(SETTINGS, work=work)
+    assert samples(metrics)["ridgeline:op_flops_total", (("op", "lm_head"),)] == 0  # rates start at 0
     served(metrics, ("a", 0.0, [0.01, 0.01]))
     found = samples(metrics)
     assert found["ridgeline:op_flops_total", (("op", "lm_head"),)] == 20
     assert found["ridgeline:op_bytes_total", (("kind", "kv_read"), ("op", "lm_head"))] == 4
     assert found["ridgeline:estimated_read_bytes_per_gpu_total", ()] == 6
+    assert work.rows == [(4, 4, 1), (8, 1, 1)]
+
+
+def test_the_roofline_is_that_of_the_last_half_to_whole_minute() -> None:
+    metrics = ServerMetrics(SETTINGS)
+    shown = []
+    for at_s, least_s in ((0.0, 0.05), (31.0, 0.01), (62.0, 0.01), (63.0, 0.04)):
+        metrics.record([ev.StepFinished(at_s, 0, (), 0.1, {"lm_head": 0.1}, None, {"lm_head": least_s})])
+        shown.append(samples(metrics)["ridgeline:roofline_fraction", (("op", "lm_head"),)])
+    assert shown == pytest.approx([0.5, 0.3, 0.1, 0.2])
 
 
 def test_a_drift_is_named_with_its_cause() -> None:

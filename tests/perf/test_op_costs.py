@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,14 @@ from ridgeline.perf.context_sums import distinct_positions, read_positions, visi
 from ridgeline.perf.model_dims import ModelDims
 from ridgeline.perf.model_shape import ModelShape, model_shape_of_dims
 from ridgeline.perf.op_cost import OPS, OpCost
-from ridgeline.perf.op_costs import OpCosts, distinct_kv_bytes, input_bytes, step_costs, total_cost
+from ridgeline.perf.op_costs import (
+    OpCosts,
+    WorkTotals,
+    distinct_kv_bytes,
+    input_bytes,
+    step_costs,
+    total_cost,
+)
 from ridgeline.perf.step_shape import StepRow, StepShape
 
 LLAMA_3_8B = ModelDims(
@@ -108,6 +117,27 @@ def test_sums_over_contexts_are_those_added_up_token_by_token(row: tuple[int, in
     assert visible_positions(computed, scheduled, window) == sum(map(len, seen))
     assert read_positions(computed, scheduled, window) == sum(len(set().union(*g)) for g in groups)
     assert distinct_positions(computed, scheduled, window) == len(set().union(*seen))
+
+
+STEPS = st.lists(
+    st.lists(st.tuples(st.integers(0, 300), st.integers(1, 40), st.integers(0, 2)), max_size=4), max_size=6
+)
+
+
+@given(STEPS, st.sampled_from([0, 7]))
+def test_the_work_of_many_steps_is_the_sum_of_each(
+    steps: list[list[tuple[int, int, int]]], windows: int
+) -> None:
+    dims = replace(LLAMA_3_8B, window=64, window_layers=windows) if windows else LLAMA_3_8B
+    model = model_shape_of_dims(dims)
+    totals, costs = WorkTotals(model), OpCosts(model)
+    each = [costs.of(StepShape([StepRow(*row) for row in rows])) for rows in steps]
+    for rows in steps:
+        totals.add(rows)
+    found = totals.by_op()
+    assert tuple(found) == OPS
+    for op in OPS:
+        assert found[op] == tuple(sum(step[op][field] for step in each) for field in range(5))
 
 
 def test_costs_of_a_batch_are_linear_but_for_the_shared_weights() -> None:

@@ -15,7 +15,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from ridgeline.core.events import Event
 from ridgeline.metrics.buckets import Distribution, family_limits
 from ridgeline.metrics.drift import DriftWatch
-from ridgeline.metrics.server_totals import HISTOGRAMS, ServerTotals, StepCosts
+from ridgeline.metrics.server_totals import HISTOGRAMS, ServerTotals, WorkCounter
 
 TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_CONTENT_TYPE = openmetrics.CONTENT_TYPE_LATEST
@@ -53,18 +53,18 @@ class ServerMetrics:
     """An event listener that renders what it counted; safe for several threads.
 
     A step costs a few additions in plain Python; the metrics' objects are built when somebody asks.
-    `costs_of` gives FLOPs and bytes of a step's rows.
+    `work` counts FLOPs and bytes of the steps.
     """
 
     def __init__(
         self,
         settings: MetricsSettings,
         *,
-        costs_of: StepCosts | None = None,
+        work: WorkCounter | None = None,
     ) -> None:
         self._settings = settings
         self._drift_watch = DriftWatch()
-        self._totals = ServerTotals(family_limits(settings.max_model_len, settings.buckets), costs_of)
+        self._totals = ServerTotals(family_limits(settings.max_model_len, settings.buckets), work)
         self._gauges = Gauges()
         self._requests: Counter[tuple[str, str, str]] = Counter()
         self._rejections = Counter(dict.fromkeys(REJECTION_REASONS, 0))
@@ -73,7 +73,7 @@ class ServerMetrics:
         self._registry.register(self)
 
     def describe_engine(
-        self, *, max_model_len: int, cache_config: Mapping[str, str], costs_of: StepCosts
+        self, *, max_model_len: int, cache_config: Mapping[str, str], work: WorkCounter
     ) -> None:
         """What is known once the model is loaded; must come before the first event."""
         with self._lock:
@@ -81,7 +81,7 @@ class ServerMetrics:
             self._settings = replace(
                 self._settings, max_model_len=max_model_len, cache_config=dict(cache_config)
             )
-            self._totals = ServerTotals(family_limits(max_model_len, self._settings.buckets), costs_of)
+            self._totals = ServerTotals(family_limits(max_model_len, self._settings.buckets), work)
 
     def record(self, events: Iterable[Event]) -> None:
         """Take the events of one step."""

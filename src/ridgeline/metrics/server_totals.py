@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import add
+from typing import Protocol
 
 from ridgeline.core import events as ev
 from ridgeline.metrics.buckets import Distribution
@@ -20,9 +20,6 @@ from ridgeline.metrics.durations import (
 )
 from ridgeline.metrics.server_record import ServerRecord, ServerRecords
 from ridgeline.outputs import FinishReason
-
-StepCosts = Callable[[Sequence[tuple[int, int, int]]], Mapping[str, Sequence[int]]]
-"""Rows of a step (computed before, scheduled, rows of logits) → op → (FLOPs, bytes by `BYTE_KINDS`)."""
 
 BYTE_KINDS = ("weight", "kv_read", "kv_written", "activation")
 HISTOGRAMS: Mapping[str, tuple[str, str]] = {
@@ -59,6 +56,18 @@ OF_A_FINISHED_REQUEST = {
 _RECENT_S = 30.0
 
 
+class WorkCounter(Protocol):
+    """Counts the work of steps by op."""
+
+    def add(self, rows: Sequence[tuple[int, int, int]]) -> None:
+        """Take a step: (computed before, scheduled, rows of logits) of each request."""
+        ...
+
+    def by_op(self) -> Mapping[str, Sequence[int]]:
+        """Op → (FLOPs, bytes by `BYTE_KINDS`) so far."""
+        ...
+
+
 @dataclass(slots=True)
 class OpSums:
     """Seconds by op, `step_overhead` included: measured, predicted, and the least by the ceilings."""
@@ -77,6 +86,10 @@ class OpSums:
         for op, seconds in (step.bound_op_s or {}).items():
             self.bound[op] += seconds
 
+    def copy(self) -> OpSums:
+        """The sums as they are now."""
+        return OpSums(self.measured.copy(), self.predicted.copy(), self.bound.copy())
+
 
 class ServerTotals:
     """Counts since the start. Not safe for several threads: whoever owns it locks.
@@ -84,18 +97,17 @@ class ServerTotals:
     `recent` are the op sums of the last 30 to 60 s in which steps ran.
     """
 
-    def __init__(self, limits: Mapping[str, Sequence[float]], costs_of: StepCosts | None = None) -> None:
+    def __init__(self, limits: Mapping[str, Sequence[float]], work: WorkCounter | None = None) -> None:
         self.histograms = {name: Distribution(limits[family]) for name, (family, _) in HISTOGRAMS.items()}
         self.step_seconds = {mix: Distribution(limits["itl"]) for mix in PHASE_MIXES}
         self.counts: defaultdict[str, int] = defaultdict(int)
         self.finished: dict[str, int] = {reason.value: 0 for reason in FinishReason}
         self.ops = OpSums()
-        self._work: dict[str, tuple[int, ...]] = {}
-        self._costs_of = costs_of
+        self._work = work
         self._records = ServerRecords()
         self._choices: dict[str, list[int]] = {}
-        self._recent = (OpSums(), OpSums())
-        self._recent_until_s = float("-inf")
+        self._marks = (OpSums(), OpSums())
+        self._next_mark_s = float("-inf")
 
     def record(self, events: Iterable[ev.Event]) -> None:
         """Take the events of one step."""
@@ -121,28 +133,27 @@ class ServerTotals:
     @property
     def op_flops(self) -> dict[str, int]:
         """Op → FLOPs."""
-        return {op: flops for op, (flops, *_) in self._work.items()}
+        return {op: flops for op, (flops, *_) in self._work_by_op().items()}
 
     @property
     def op_bytes(self) -> dict[tuple[str, str], int]:
         """(op, one of `BYTE_KINDS`) → bytes."""
         return {
             (op, kind): amount
-            for op, (_, *amounts) in self._work.items()
+            for op, (_, *amounts) in self._work_by_op().items()
             for kind, amount in zip(BYTE_KINDS, amounts, strict=True)
         }
 
     def recent(self) -> dict[str, tuple[float, float, float]]:
         """Op → (measured, predicted, least) seconds of the last half to whole minute of work."""
-        last, now = self._recent
-        ops = dict.fromkeys((*last.measured, *now.measured, *last.predicted, *now.predicted))
+        before, now = self._marks[0], self.ops
         return {
             op: (
-                last.measured.get(op, 0.0) + now.measured.get(op, 0.0),
-                last.predicted.get(op, 0.0) + now.predicted.get(op, 0.0),
-                last.bound.get(op, 0.0) + now.bound.get(op, 0.0),
+                now.measured.get(op, 0.0) - before.measured.get(op, 0.0),
+                now.predicted.get(op, 0.0) - before.predicted.get(op, 0.0),
+                now.bound.get(op, 0.0) - before.bound.get(op, 0.0),
             )
-            for op in ops
+            for op in dict.fromkeys((*now.measured, *now.predicted))
         }
 
     def _count_lookup(self, event: ev.RequestScheduled, known: Mapping[str, ServerRecord]) -> None:
@@ -174,30 +185,32 @@ class ServerTotals:
         for request_id, num_computed, num_scheduled in step.composition:
             record = known.get(request_id)
             num_prompt = record.num_prompt_tokens if record is not None else 0
+            if num_computed >= num_prompt:  # a decode: by far the most frequent row
+                num_tokens += 1
+                rows.append((num_computed, num_scheduled, 1))
+                continue
             end = num_computed + num_scheduled
             samples = end >= num_prompt
-            num_tokens += max(min(end, num_prompt) - num_computed, 0) + samples
-            num_prefills += num_computed < num_prompt
+            num_tokens += min(end, num_prompt) - num_computed + samples
+            num_prefills += 1
             rows.append((num_computed, num_scheduled, int(samples)))
         mix = "mixed" if 0 < num_prefills < len(rows) else "prefill" if num_prefills else "decode"
         self.step_seconds[mix].observe(step.execute_s)
         self.histograms["iteration_tokens_total"].observe(num_tokens)
-        if step.at_s >= self._recent_until_s:
-            self._recent = (self._recent[1], OpSums())
-            self._recent_until_s = step.at_s + _RECENT_S
+        if step.at_s >= self._next_mark_s:
+            self._marks = (self._marks[1], self.ops.copy())
+            self._next_mark_s = step.at_s + _RECENT_S
         self.ops.add(step)
-        self._recent[1].add(step)
         if step.predicted_op_s:
             predicted_s = sum(step.predicted_op_s.values())
             self.histograms["step_predicted_seconds"].observe(predicted_s)
             if predicted_s > 0:
                 self.histograms["step_residual_ratio"].observe(step.execute_s / predicted_s)
-        if self._costs_of is not None:
-            self._count_work(self._costs_of(rows))
+        if self._work is not None:
+            self._work.add(rows)
 
-    def _count_work(self, costs: Mapping[str, Sequence[int]]) -> None:
-        for op, amounts in costs.items():
-            self._work[op] = tuple(map(add, self._work[op], amounts)) if op in self._work else tuple(amounts)
+    def _work_by_op(self) -> Mapping[str, Sequence[int]]:
+        return self._work.by_op() if self._work is not None else {}
 
     def _count_end(self, record: ServerRecord) -> None:
         assert record.finish_reason is not None

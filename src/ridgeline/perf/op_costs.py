@@ -20,7 +20,8 @@ d head_dim, Q = heads × d, K = KV heads × d.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from operator import add
 from typing import NamedTuple
 
 from ridgeline.formats.quants import QUANT_TYPES
@@ -69,6 +70,21 @@ class OpRates(NamedTuple):
     row_activation_bytes: int
 
 
+class WorkSums(NamedTuple):
+    """All that the costs of steps depend on besides the model: sums over steps.
+
+    Steps that compute a token, tokens, steps that make logits, rows of logits; positions that attention sees
+    and that it reads, over layers.
+    """
+
+    num_steps: int
+    num_tokens: int
+    num_logits_steps: int
+    num_logits_rows: int
+    num_seen: int
+    num_read: int
+
+
 class OpCosts:
     """The costs of any step of one model: rates worked out once, then a few multiplications a step."""
 
@@ -77,28 +93,61 @@ class OpCosts:
         self._token_rates = {**_attention_side(model), **_ffn_side(model)}
         self._logits_rates = _logits_rates(model)
 
+        self._layer_kinds = _layer_kinds(model)
+
     def of(self, step: StepShape) -> dict[str, OpCost]:
         """FLOPs and bytes of each of `OPS`, all layers together; ops of logits are 0 where none are made."""
-        num_tokens, num_rows = step.num_tokens, step.num_logits_rows
-        costs = {op: _scaled(rates, num_tokens) for op, rates in self._token_rates.items()}
-        costs |= {op: _scaled(rates, num_rows) for op, rates in self._logits_rates.items()}
+        return self.of_sums(self.sums(step.rows))
+
+    def sums(self, rows: Iterable[tuple[int, int, int]]) -> WorkSums:
+        """What the costs of one step depend on; rows as in `StepRow`."""
+        num_tokens = num_logits_rows = num_seen = num_read = 0
+        for n, s, num_logits in rows:
+            num_tokens += s
+            num_logits_rows += num_logits
+            for window, num_layers in self._layer_kinds:
+                if s == 1 and window is None:  # a decode: by far the most frequent row
+                    num_seen += num_layers * (n + 1)
+                    num_read += num_layers * (n + 1)
+                else:
+                    num_seen += num_layers * visible_positions(n, s, window)
+                    num_read += num_layers * read_positions(n, s, window)
+        return WorkSums(
+            *(int(num_tokens > 0), num_tokens, int(num_logits_rows > 0), num_logits_rows, num_seen, num_read)
+        )
+
+    def of_sums(self, sums: WorkSums) -> dict[str, OpCost]:
+        """The costs of all steps together."""
+        steps, tokens, logits_steps, logits_rows, seen, read = sums
+        costs = {op: _scaled(rates, steps, tokens) for op, rates in self._token_rates.items()}
+        costs |= {op: _scaled(rates, logits_steps, logits_rows) for op, rates in self._logits_rates.items()}
         kv_bytes_per_token = self.model.num_layers * 2 * self.model.kv_size * self.model.kv_itemsize
-        costs["qkv_proj"] = costs["qkv_proj"]._replace(kv_written_bytes=num_tokens * kv_bytes_per_token)
-        costs["attention"] = self._attention(costs["attention"], step)
+        costs["qkv_proj"] = costs["qkv_proj"]._replace(kv_written_bytes=tokens * kv_bytes_per_token)
+        costs["attention"] = self._attention(costs["attention"], seen, read)
         return {op: costs[op] for op in OPS}
 
-    def _attention(self, per_token: OpCost, step: StepShape) -> OpCost:
+    def _attention(self, per_token: OpCost, num_seen: int, num_read: int) -> OpCost:
         """Per (token, head, position seen): d multiply-adds of QKᵀ, d of PV, and the softmax's four."""
         model = self.model
-        seen = read = 0
-        for window, num_layers in _layer_kinds(model):
-            for row in step.rows:
-                n, s, _ = row
-                seen += num_layers * visible_positions(n, s, window)
-                read += num_layers * read_positions(n, s, window)
-        flops = model.num_heads * (4 * model.head_dim + SOFTMAX_FLOPS) * seen
-        kv_read_bytes = 2 * model.kv_size * model.kv_itemsize * read
+        flops = model.num_heads * (4 * model.head_dim + SOFTMAX_FLOPS) * num_seen
+        kv_read_bytes = 2 * model.kv_size * model.kv_itemsize * num_read
         return per_token._replace(flops=per_token.flops + flops, kv_read_bytes=kv_read_bytes)
+
+
+class WorkTotals:
+    """The work of many steps of one model: sums while they run, costs when somebody asks."""
+
+    def __init__(self, model: ModelShape) -> None:
+        self._costs = OpCosts(model)
+        self._sums = WorkSums(0, 0, 0, 0, 0, 0)
+
+    def add(self, rows: Iterable[tuple[int, int, int]]) -> None:
+        """Take one step; rows as in `StepRow`."""
+        self._sums = WorkSums(*map(add, self._sums, self._costs.sums(rows)))
+
+    def by_op(self) -> dict[str, OpCost]:
+        """FLOPs and bytes of each op over all steps taken."""
+        return self._costs.of_sums(self._sums)
 
 
 def step_costs(model: ModelShape, step: StepShape) -> dict[str, OpCost]:
@@ -138,12 +187,11 @@ def _layer_kinds(model: ModelShape) -> list[tuple[int | None, int]]:
     return [kind for kind in kinds if kind[1]]
 
 
-def _scaled(rates: OpRates, num_rows: int) -> OpCost:
-    if not num_rows:
-        return OpCost(0, 0, 0, 0, 0)
+def _scaled(rates: OpRates, num_steps: int, num_rows: int) -> OpCost:
+    """`num_steps` of the steps have rows."""
     return OpCost(
         flops=num_rows * rates.row_flops,
-        weight_bytes=rates.step_weight_bytes + num_rows * rates.row_weight_bytes,
+        weight_bytes=num_steps * rates.step_weight_bytes + num_rows * rates.row_weight_bytes,
         kv_read_bytes=0,
         kv_written_bytes=0,
         activation_bytes=num_rows * rates.row_activation_bytes,

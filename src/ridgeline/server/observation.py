@@ -12,8 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ridgeline.async_llm import AsyncLLM
 from ridgeline.metrics.prometheus import Gauges, ServerMetrics
 from ridgeline.metrics.request_timeline import request_timeline
-from ridgeline.perf.op_costs import OpCosts
-from ridgeline.perf.step_shape import StepRow, StepShape
+from ridgeline.perf.op_costs import WorkTotals
 from ridgeline.server.call import loaded_llm
 from ridgeline.server.error_response import error_response
 from ridgeline.server.state import ServerState
@@ -61,7 +60,6 @@ def observation_router(state: ServerState) -> APIRouter:
 def describe_engine(metrics: ServerMetrics, llm: AsyncLLM) -> None:
     """Tell the metrics what they listen to, before it takes its first request."""
     parts = llm.parts
-    costs = OpCosts(parts.model_shape)
     metrics.describe_engine(
         max_model_len=parts.limits.max_model_len,
         cache_config={
@@ -69,7 +67,7 @@ def describe_engine(metrics: ServerMetrics, llm: AsyncLLM) -> None:
             "num_gpu_blocks": str(parts.limits.num_blocks),
             "enable_prefix_caching": str(parts.config.enable_prefix_caching),
         },
-        costs_of=lambda rows: costs.of(StepShape([StepRow._make(row) for row in rows])),
+        work=WorkTotals(parts.model_shape),
     )
 
 
