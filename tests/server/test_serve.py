@@ -219,6 +219,8 @@ def test_own_port_for_metrics_and_admin(tiny_model: Path) -> None:
             admin.sendall(request_bytes("GET", "/metrics"))
             page = read_answer(admin).body.decode()
             assert 'ridgeline:generation_tokens_total{engine="0",model_name="tiny-llama"} 2.0' in page
+            admin.sendall(request_bytes("HEAD", "/health"))
+            assert read_answer(admin).status == 200
             admin.sendall(request_bytes("GET", "/v1/models"))
             assert read_answer(admin).status == 404
 

@@ -39,6 +39,21 @@ def test_liveness(tiny_server: Served) -> None:
         assert httpx.get(tiny_server.url + path).status_code == 200
 
 
+def test_head_is_get_without_its_body(tiny_server: Served) -> None:
+    with httpx.Client(base_url=tiny_server.url) as client:
+        # One connection: a body would be read as the next answer.
+        for path in ("/health", "/ready", "/version", "/v1/models", "/v1/models/tiny-llama", "/metrics"):
+            head, get = client.head(path), client.get(path)
+            assert (head.status_code, head.content) == (200, b"")
+            assert get.status_code == 200
+            assert head.headers.get("content-type") == get.headers.get("content-type")
+            if path != "/metrics":
+                assert head.headers["content-length"] == str(len(get.content))
+        assert client.head("/v1/models/nope").status_code == 404
+        refused = client.head("/v1/completions")
+        assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
+
+
 def test_what_does_not_exist_is_refused_in_the_same_shape(tiny_server: Served) -> None:
     for response, status in (
         (httpx.get(f"{tiny_server.url}/nope"), 404),

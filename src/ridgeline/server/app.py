@@ -8,6 +8,7 @@ from ridgeline import __version__
 from ridgeline.server.admin import admin_router
 from ridgeline.server.errors import install_error_handlers
 from ridgeline.server.generation import generation_router
+from ridgeline.server.head_requests import HeadAsGet
 from ridgeline.server.liveness import liveness_router
 from ridgeline.server.models import models_router
 from ridgeline.server.observation import CountAnswers, observation_router
@@ -32,4 +33,5 @@ def new_app(state: ServerState) -> FastAPI:
         for router in (observation_router(state), admin_router(state)):
             app.include_router(router)
     app.add_middleware(CountAnswers, metrics=state.metrics)
+    app.add_middleware(HeadAsGet)
     return app
