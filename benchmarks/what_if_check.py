@@ -207,8 +207,8 @@ def show_others(base: Scenario) -> None:
     for question in OTHERS:
         answer = what_if(base, parse_changes([question]))
         reason = NOT_RUNNABLE[question.partition("=")[0]]
-        predicted = answer.after_s / answer.before_s
-        print(f"{question:24} {predicted:9.2f} {'–':>9} {'–':>8}   {answer.moved_term}; not run: {reason}")
+        predicted, moved = answer.after_s / answer.before_s, answer.moved_term or "no term changes"
+        print(f"{question:24} {predicted:9.2f} {'–':>9} {'–':>8}   {moved}; not run: {reason}")
 
 
 def show(check: Check) -> None:

@@ -80,6 +80,16 @@ def test_the_document_has_the_contracts_keys(explain) -> None:
 
 
 @pytest.mark.golden
+def test_ceilings_that_the_run_beats_are_raised_kept_and_told(explain, home) -> None:
+    key = hardware_key(cpu_limits().num_threads)
+    made = explain("--max-tokens", 4)  # 1 GB/s of memory was a low guess
+    assert any(note.startswith("dram raised by") for note in made["raised_ceilings"])
+    kept = load_hardware(key, home)["profile"]
+    assert kept["dram_bytes_per_s"] == made["hardware"]["dram_bytes_per_s"] > PROFILE.dram_bytes_per_s
+    assert max(phase["roofline_fraction"] for phase in made["phases"].values()) <= 1.02
+
+
+@pytest.mark.golden
 def test_every_second_is_on_the_path_and_in_an_op_once(explain) -> None:
     made = explain("--max-tokens", 8)
     assert sum(step["seconds"] for step in made["path"]) == pytest.approx(made["regime"]["wall_s"])

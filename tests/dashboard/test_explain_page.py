@@ -64,6 +64,7 @@ def document() -> dict:
         "block_size": 16, "bytes_per_token": 128, "bytes_per_token_formula": "2 × 64 B = 128 B",
         "blocks_peak": 2, "tokens_peak": 20, "slack_tokens": 12, "allocated_bytes": 4096,
     }  # fmt: skip
+    made["raised_ceilings"] = ["dram raised by 5%: lm_head of a real step went faster"]
     made["drift"] = {"text": "steps take 1.50 × the predicted time: attention <1.8> × predicted: why?"}
     made["sweeps"] = Sweeps(SHAPE, PROFILE).document(batch=2, context=10, max_context=128)
     made["vllm"] = walk_document()
@@ -105,8 +106,14 @@ def test_tables_name_every_step_op_and_source(document) -> None:
         assert f"<td>{op['op']}</td><td>{op['phase']}</td>" in page
     assert "vllm/v1/core/sched/scheduler.py: Scheduler.schedule" in page
     assert "not certain" in page
+    assert "too low: dram raised by 5%: lm_head of a real step went faster." in page
     assert "Drift: steps take 1.50 × the predicted time: attention &lt;1.8&gt;" in page
-    calm = {**document, "hardware": {**document["hardware"], "is_stable": True}, "drift": None}
+    calm = {
+        **document,
+        "hardware": {**document["hardware"], "is_stable": True},
+        "drift": None,
+        "raised_ceilings": [],
+    }
     assert 'class="bad"' not in explain_page(calm)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.perf.priced_machine import PROFILE, SHAPE
 
-from ridgeline.perf.beaten_ceilings import BeatenCeiling, beaten_ceilings, raised
+from ridgeline.perf.beaten_ceilings import BeatenCeiling, beaten_ceilings, raised, raised_by_work
 from ridgeline.perf.op_bounds import OpBounds
 from ridgeline.perf.step_shape import StepRow, StepShape
 
@@ -51,3 +51,15 @@ def test_a_raised_ceiling_is_no_longer_beaten() -> None:
     seconds = {op: 0.8 * s for op, s in OpBounds(SHAPE, PROFILE).of(STEP).items()}
     after = raised(PROFILE, beaten_ceilings(OpBounds(SHAPE, PROFILE), STEP, seconds))
     assert beaten_ceilings(OpBounds(SHAPE, after), STEP, seconds) == []
+
+
+def test_an_op_that_beats_both_its_sides_raises_both() -> None:
+    """41 kB at 1 MB/s take 41 ms, 52 MFLOPs at 4 GFLOP/s take 13 ms: done in 1 ms, both were wrong."""
+    slow = replace(PROFILE, dram_bytes_per_s=1e6, caches=())
+    seconds = {"gate_up_proj": 1e-3}
+    after = raised_by_work(SHAPE, slow, [(STEP, seconds)])
+    assert after.dram_bytes_per_s == pytest.approx(41e6, rel=0.01)
+    assert after.matmul_flops_per_s["Q4_1"][1][1] == pytest.approx(52.4e9, rel=0.03)
+    assert beaten_ceilings(OpBounds(SHAPE, after), STEP, seconds) == []
+    assert [note.partition(" raised")[0] for note in after.notes[1:]] == ["dram", "matmul Q4_1"]
+    assert raised_by_work(SHAPE, after, [(STEP, seconds)]) is after

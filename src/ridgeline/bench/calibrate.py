@@ -24,10 +24,9 @@ from ridgeline.config.machine import (
 from ridgeline.core.kv_cache_manager import num_blocks_for
 from ridgeline.engine.machine_profile import store_profile, stored_profile
 from ridgeline.formats.quants import QUANT_TYPES
-from ridgeline.perf.beaten_ceilings import beaten_ceilings, raised
+from ridgeline.perf.beaten_ceilings import raised_by_work
 from ridgeline.perf.hardware import HardwareProfile
 from ridgeline.perf.model_shape import LAYER_MATRICES, ModelShape
-from ridgeline.perf.op_bounds import OpBounds
 from ridgeline.perf.step_shape import StepShape
 
 Report = Callable[[str], None]
@@ -157,11 +156,16 @@ def stored_or_short(
     profile = calibrate(shape or default_shape(), num_threads, SHORT_PLAN)
     if stored is not None:
         profile = measured_again(stored, profile)
+    keep_or_tell(home, profile, report)
+    return profile
+
+
+def keep_or_tell(home: Path, profile: HardwareProfile, report: Report) -> None:
+    """Store the profile, or report why it can't be."""
     try:
         keep(home, profile)
     except OSError as error:
         report(f"the measurement can't be kept: {error.strerror}: {error.filename}")
-    return profile
 
 
 def _formats(shape: ModelShape, plan: CalibrationPlan) -> list[str]:
@@ -198,14 +202,8 @@ def _disturbance_notes(num_throttled: int, others_cpu: float) -> list[str]:
 def _raised_by(
     shape: ModelShape, profile: HardwareProfile, samples: dict[StepShape, list[dict[str, float]]]
 ) -> HardwareProfile:
-    bounds = OpBounds(shape, profile)
-    beaten = [
-        each
-        for step, all_seconds in samples.items()
-        for op_seconds in all_seconds
-        for each in beaten_ceilings(bounds, step, op_seconds)
-    ]
-    return raised(profile, beaten)
+    work = [(step, op_seconds) for step, all_seconds in samples.items() for op_seconds in all_seconds]
+    return raised_by_work(shape, profile, work)
 
 
 def _with_step_overhead(profile: HardwareProfile) -> HardwareProfile:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 
-from ridgeline.bench.calibrate import stored_or_short
+from ridgeline.bench.calibrate import keep_or_tell, stored_or_short
 from ridgeline.cli.json_output import JsonTarget, check_target, write_json
 from ridgeline.cli.options import EngineOptions, Flag, SamplingOptions
 from ridgeline.cli.report import request_document
@@ -27,6 +27,7 @@ from ridgeline.explain.console_report import print_comparison, print_explanation
 from ridgeline.explain.explanation import explanation
 from ridgeline.explain.prompts import prompt_ids, prompt_ids_of_length
 from ridgeline.explain.questions import what_if_document, what_ifs
+from ridgeline.explain.raised_ceilings import new_notes, raised_by_run
 from ridgeline.explain.recorder import Recorder, Tokenize
 from ridgeline.llm import LLM
 from ridgeline.perf.hardware import HardwareProfile
@@ -114,7 +115,14 @@ def _explained(
         # The first request of a process also compiles the template and starts threads.
         recorder.run(lambda: tokenize()[-1:], replace(params, max_tokens=2, min_tokens=0))
         run = recorder.run(tokenize, params, num_requests=options.batch)
-        document = {**request_document(run.output, parts), **explanation(parts, profile, run, params)}
+        measured, profile = profile, raised_by_run(parts.model_shape, profile, run)
+        if profile is not measured:
+            keep_or_tell(home_dir(), profile, _report)
+        document = {
+            **request_document(run.output, parts),
+            **explanation(parts, profile, run, params),
+            "raised_ceilings": new_notes(measured, profile),
+        }
         answers = what_ifs(parts.model_shape, profile, run, changes) if changes else []
 
     def open_llm(num_threads: int, num_requests: int) -> LLM:
@@ -137,8 +145,12 @@ def _profile(num_threads: int | None) -> HardwareProfile:
     return stored_or_short(
         home_dir(),
         num_threads or cpu_limits().num_threads,
-        report=lambda line: print(f"ridgeline: {line}", file=sys.stderr),
+        report=_report,
     )
+
+
+def _report(line: str) -> None:
+    print(f"ridgeline: {line}", file=sys.stderr)
 
 
 def _tokenize(llm: LLM, text: str, options: ExplainOptions) -> Tokenize:

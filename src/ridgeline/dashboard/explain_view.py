@@ -141,6 +141,8 @@ def warnings(document: Document) -> Iterator[str]:
     """What makes the figures less certain: each with what to do."""
     if not document["hardware"]["is_stable"]:
         yield UNCERTAIN
+    for note in document["raised_ceilings"]:
+        yield f"A ceiling was beaten, so it was too low: {note}."
     if document["drift"] is not None:
         yield f"Drift: {document['drift']['text']}"
 

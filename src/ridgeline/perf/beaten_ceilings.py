@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ridgeline.perf.hardware import HardwareProfile
+from ridgeline.perf.model_shape import ModelShape
 from ridgeline.perf.op_bounds import MATRIX_OPS, OpBounds
 from ridgeline.perf.step_shape import StepShape
 
@@ -35,15 +36,33 @@ def beaten_ceilings(
 
 
 def raised(profile: HardwareProfile, beaten: Sequence[BeatenCeiling]) -> HardwareProfile:
-    """The profile with each beaten ceiling raised by the largest of its factors, and a note of each."""
+    """The profile with each beaten ceiling raised by the largest of its factors, and the note of it."""
     best: dict[str, BeatenCeiling] = {}
     for each in beaten:
         if each.ceiling not in best or each.factor > best[each.ceiling].factor:
             best[each.ceiling] = each
     for each in best.values():
-        note = f"{each.ceiling} raised by {each.factor - 1:.0%}: {each.op} of a real step went faster"
-        profile = replace(_raise(profile, each.ceiling, each.factor), notes=(*profile.notes, note))
+        head = f"{each.ceiling} raised by "
+        note = f"{head}{each.factor - 1:.0%}: {each.op} of a real step went faster"
+        earlier = [other for other in profile.notes if not other.startswith(head)]
+        profile = replace(_raise(profile, each.ceiling, each.factor), notes=(*earlier, note))
     return profile
+
+
+def raised_by_work(
+    model: ModelShape, profile: HardwareProfile, work: Sequence[tuple[StepShape, Mapping[str, float]]]
+) -> HardwareProfile:
+    """The profile when none of its ceilings is beaten by (step, seconds by op) of `work` any more.
+
+    An op that beats its memory may beat its arithmetic, too, which shows once memory binds it no longer.
+    Where nothing was beaten it is the profile itself.
+    """
+    while True:
+        bounds = OpBounds(model, profile)
+        beaten = [each for step, op_seconds in work for each in beaten_ceilings(bounds, step, op_seconds)]
+        if not beaten:
+            return profile
+        profile = raised(profile, beaten)
 
 
 def _raise(profile: HardwareProfile, ceiling: str, factor: float) -> HardwareProfile:
