@@ -31,6 +31,7 @@ from ridgeline.tokenizer.gguf_tokenizer import Tokenizer, build_tokenizer
         ({"grammar": "start: " + "(" * 5000 + '"a"' + ")" * 5000}, "too deeply nested"),
         ({"grammar": "root ::= " + "(" * 5000 + '"a"' + ")" * 5000}, "recursion"),
         ({"grammar": 'start: "a"\n' + "\n".join(f'r{i}: "b"' for i in range(1000))}, "at most 1000 lines"),
+        ({"grammar": "start: " + "|".join(f'"x{i}"' for i in range(20_002))}, "at most 20000"),
         ({"grammar": "start: A\nA: " + " & ".join(["/a/"] * 10)}, "at most 8"),
         ({"grammar": 'start: a\na: %json {"uniqueItems": true}'}, "give json instead"),
     ],

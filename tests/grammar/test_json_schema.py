@@ -100,6 +100,10 @@ def test_recursion_that_may_end_is_fine(compiler: GrammarCompiler, schema: dict[
         ({"anyOf": [{"type": "null"}] * 2001}, "at most 2000 schemas"),
         ({"$defs": {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(501)}}, "at most 500 different"),
         ({"allOf": [{"type": "string", "pattern": f"a{{{i}}}b"} for i in range(30)]}, "at most 16 patterns"),
+        ({"type": "object", "required": [f"p{i}" for i in range(5001)]}, "at most 5000 required"),
+        ({"type": "integer", "multipleOf": 999983}, "at most 20000"),
+        ({"allOf": [{"type": "number", "multipleOf": m} for m in (9.97, 1009)]}, "at most 20000"),
+        ({"type": "integer", "multipleOf": 10**9}, None),
         ({"const": [[]]}, None),
     ],
 )

@@ -23,6 +23,8 @@ MAX_FORCED_BYTES = 16_384
 """Longest beginning that a grammar may dictate, in bytes; one that never ends dictates more."""
 MAX_GRAMMAR_LINES = 1000
 """Most lines of a grammar: long chains of rules overflow the compiler's stack."""
+MAX_ALTERNATIVES = 20_000
+"""Most alternatives in a grammar: compiling takes time by their square."""
 MAX_JOINED_TERMS = 8
 """Most terms that a grammar joins by `&`, which takes exponential time."""
 
@@ -184,6 +186,8 @@ def _check_grammar_text(text: str, field: str) -> None:
     num_lines = len(text.splitlines())
     if num_lines > MAX_GRAMMAR_LINES:
         raise RequestError(field, f"{num_lines} lines", f"must be at most {MAX_GRAMMAR_LINES} lines")
+    if text.count("|") > MAX_ALTERNATIVES:
+        raise RequestError(field, text.count("|"), f"has too many alternatives: at most {MAX_ALTERNATIVES}")
     if text.count("&") > MAX_JOINED_TERMS:
         raise RequestError(field, text.count("&"), f"joins too many terms by &: at most {MAX_JOINED_TERMS}")
     if "%json" in text:

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from ridgeline.grammar.unkept import Schema, kept_pattern, unkept_bound, unkept_number
+from ridgeline.grammar.unkept import Schema, kept_pattern, unkept_number, unkept_together
 
 Validate = Callable[[Schema], str | None]
 """What the compiler says against a schema, None when it takes it."""
@@ -30,6 +30,8 @@ MAX_PARTS = 2000
 """Most schemas inside a schema."""
 MAX_REFERENCES = 500
 """Most different `$ref`s."""
+MAX_REQUIRED = 5000
+"""Most required names in all of them."""
 MAX_JOINED_PATTERNS = 16
 """Most patterns and formats where several may apply to one text: joining them takes exponential time."""
 
@@ -59,7 +61,7 @@ def find_problem(schema: Schema, validate: Validate) -> SchemaProblem | None:
     if excess is not None:
         return SchemaProblem("/", excess)
     for pointer, part in parts:
-        unkept = unkept_number(part) or _unkept_pattern(part) or _unkept_bound(part, schema)
+        unkept = unkept_number(part) or _unkept_pattern(part) or _unkept_together(part, schema)
         if unkept is not None:
             return SchemaProblem(f"{pointer}/{unkept[0]}", unkept[1])
     message = validate(schema)
@@ -108,33 +110,35 @@ def _unkept_pattern(part: Schema) -> tuple[str, str] | None:
     return None
 
 
-def _unkept_bound(part: Schema, root: Schema) -> tuple[str, str] | None:
+def _unkept_together(part: Schema, root: Schema) -> tuple[str, str] | None:
     """Of what holds for one value: the part, what it joins, and one of its alternatives at a time."""
     ways = [each for key in ("anyOf", "oneOf") for each in _listed(part, key) if isinstance(each, Mapping)]
     joined = _in_place({key: value for key, value in part.items() if key not in ("anyOf", "oneOf")}, root)
     groups = [[*joined, *_in_place(way, root)] for way in ways] if ways else [joined]
-    return next((found for group in groups if (found := unkept_bound(group)) is not None), None)
+    return next((found for group in groups if (found := unkept_together(group)) is not None), None)
 
 
 def _in_place(part: Schema, root: Schema) -> list[Schema]:
     """A part, and all that it says about the same value elsewhere."""
-    reached, to_visit = list[Schema](), [part]
+    reached, to_visit = dict[int, Schema](), [part]
     while to_visit:
         each = to_visit.pop()
-        if any(each is known for known in reached):
+        if id(each) in reached:
             continue
-        reached.append(each)
+        reached[id(each)] = each
         reference = each.get("$ref")
         target = _resolved(reference, root) if isinstance(reference, str) else None
         listed = [item for key in ("allOf", "anyOf", "oneOf") for item in _listed(each, key)]
         to_visit += [item for item in (target, *listed) if isinstance(item, Mapping)]
-    return reached
+    return list(reached.values())
 
 
 def _excess(parts: Sequence[Schema]) -> str | None:
     """Why a schema is too large to compile in reasonable time, None when it isn't."""
     if len(parts) > MAX_PARTS:
         return f"is too large: at most {MAX_PARTS} schemas inside it"
+    if sum(len(_listed(part, "required")) for part in parts) > MAX_REQUIRED:
+        return f"is too large: at most {MAX_REQUIRED} required names"
     references = {str(part["$ref"]) for part in parts if "$ref" in part}
     if len(references) > MAX_REFERENCES:
         return f"is too large: at most {MAX_REFERENCES} different references"

@@ -113,7 +113,7 @@ class GrammarMatcher:
 
 
 def one_line(message: str) -> str:
-    """llguidance's message without its line breaks; what it repeats of a long grammar is cut."""
-    words = message.replace("<non-verbose/>", "").split()
+    """llguidance's message without line breaks and backtrace; what it repeats of a long grammar is cut."""
+    words = message.partition("<backtrace>")[0].replace("<non-verbose/>", "").split()
     line = " ".join(word if len(word) <= 80 else f"{word[:40]}…{word[-20:]}" for word in words)
     return line if len(line) <= 1000 else f"{line[:500]} … {line[-500:]}"

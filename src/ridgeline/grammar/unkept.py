@@ -7,13 +7,17 @@ the quote and the backslash through, whether it holds them or not.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 
 Schema = Mapping[str, object]
 
 MAX_EXACT = 2**53
 """Whole numbers up to here are what JSON readers agree on."""
+MAX_REMAINDERS = 20_000
+"""Most states of a `multipleOf`: compiling takes time by their square."""
 _LOWER, _UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 _SIZES = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "multipleOf")
 # An escape, the beginning of a class, or one character; NUL in all its spellings.
@@ -46,6 +50,26 @@ def _whole_numbers(value: object) -> Iterator[int]:
     elif isinstance(value, list):
         for each in value:
             yield from _whole_numbers(each)
+
+
+def unkept_together(parts: Sequence[Schema]) -> tuple[str, str] | None:
+    """Of parts that hold for one value: factors that take too long, or `unkept_bound`; None for neither."""
+    factors = {abs(factor) for factor in _numbers(parts, ("multipleOf",)) if factor}
+    if math.prod(map(_num_remainders, factors)) > MAX_REMAINDERS:
+        return (
+            "multipleOf",
+            f'"multipleOf" is too large: its remainders are counted, at most {MAX_REMAINDERS}',
+        )
+    return unkept_bound(parts)
+
+
+def _num_remainders(factor: float) -> int:
+    """States that reading a multiple digit by digit takes: twos and fives only look at its end."""
+    digits = int("".join(map(str, Decimal(repr(factor)).as_tuple().digits)))
+    for prime in (2, 5):
+        while digits % prime == 0:
+            digits //= prime
+    return digits
 
 
 def unkept_bound(parts: Sequence[Schema]) -> tuple[str, str] | None:
