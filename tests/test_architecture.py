@@ -27,7 +27,7 @@ ROOM_CEILINGS = {
     "hub": 900,
     "tokenizer": 1350,
     "tools": 800,
-    "grammar": 870,
+    "grammar": 900,
     "sampling": 500,
     "metrics": 3800,
     "perf": 4400,

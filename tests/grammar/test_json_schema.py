@@ -104,6 +104,16 @@ def test_recursion_that_may_end_is_fine(compiler: GrammarCompiler, schema: dict[
         ({"type": "integer", "multipleOf": 999983}, "at most 20000"),
         ({"allOf": [{"type": "number", "multipleOf": m} for m in (9.97, 1009)]}, "at most 20000"),
         ({"type": "integer", "multipleOf": 10**9}, None),
+        (
+            {
+                "$ref": "#/$defs/d0",
+                "$defs": {
+                    "d450": {"type": "number", "multipleOf": 2},
+                    **{f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(450)},
+                },
+            },
+            "refer to each other too often",
+        ),
         ({"const": [[]]}, None),
     ],
 )

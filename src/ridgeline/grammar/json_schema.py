@@ -13,7 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from ridgeline.grammar.unkept import Schema, kept_pattern, unkept_number, unkept_together
+from ridgeline.grammar.unkept import JOINED_KEYS, Schema, kept_pattern, unkept_number, unkept_together
 
 Validate = Callable[[Schema], str | None]
 """What the compiler says against a schema, None when it takes it."""
@@ -30,6 +30,8 @@ MAX_PARTS = 2000
 """Most schemas inside a schema."""
 MAX_REFERENCES = 500
 """Most different `$ref`s."""
+MAX_JOINED_PARTS = 50_000
+"""Most parts that hold for one value, by each part from which they are reached."""
 MAX_REQUIRED = 5000
 """Most required names in all of them."""
 MAX_JOINED_PATTERNS = 16
@@ -61,9 +63,12 @@ def find_problem(schema: Schema, validate: Validate) -> SchemaProblem | None:
     if excess is not None:
         return SchemaProblem("/", excess)
     for pointer, part in parts:
-        unkept = unkept_number(part) or _unkept_pattern(part) or _unkept_together(part, schema)
+        unkept = unkept_number(part) or _unkept_pattern(part)
         if unkept is not None:
             return SchemaProblem(f"{pointer}/{unkept[0]}", unkept[1])
+    problem = _problem_of_joined(parts, schema)
+    if problem is not None:
+        return problem
     message = validate(schema)
     if message is not None:
         pointer, part = _locate(schema, message, validate)
@@ -110,12 +115,30 @@ def _unkept_pattern(part: Schema) -> tuple[str, str] | None:
     return None
 
 
-def _unkept_together(part: Schema, root: Schema) -> tuple[str, str] | None:
-    """Of what holds for one value: the part, what it joins, and one of its alternatives at a time."""
+def _problem_of_joined(parts: Sequence[tuple[str, Schema]], root: Schema) -> SchemaProblem | None:
+    """What can't be kept of parts that hold for one value together."""
+    if not any(key in part for key in JOINED_KEYS for _, part in parts):
+        return None
+    num_joined = 0
+    for pointer, part in parts:
+        for group in _joined(part, root):
+            num_joined += len(group)
+            if num_joined > MAX_JOINED_PARTS:
+                return SchemaProblem("/", "is too large: its parts refer to each other too often")
+            unkept = unkept_together(group)
+            if unkept is not None:
+                return SchemaProblem(f"{pointer}/{unkept[0]}", unkept[1])
+    return None
+
+
+def _joined(part: Schema, root: Schema) -> Iterator[list[Schema]]:
+    """What holds for one value: the part, what it joins, and one of its alternatives at a time."""
     ways = [each for key in ("anyOf", "oneOf") for each in _listed(part, key) if isinstance(each, Mapping)]
     joined = _in_place({key: value for key, value in part.items() if key not in ("anyOf", "oneOf")}, root)
-    groups = [[*joined, *_in_place(way, root)] for way in ways] if ways else [joined]
-    return next((found for group in groups if (found := unkept_together(group)) is not None), None)
+    if not ways:
+        yield joined
+    for way in ways:
+        yield [*joined, *_in_place(way, root)]
 
 
 def _in_place(part: Schema, root: Schema) -> list[Schema]:

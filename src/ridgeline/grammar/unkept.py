@@ -19,6 +19,8 @@ MAX_EXACT = 2**53
 MAX_REMAINDERS = 20_000
 """Most states of a `multipleOf`: compiling takes time by their square."""
 _LOWER, _UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
+JOINED_KEYS = ("exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+"""Keywords that `unkept_together` looks at first."""
 _SIZES = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "multipleOf")
 # An escape, the beginning of a class, or one character; NUL in all its spellings.
 _PATTERN_TOKEN = re.compile(
