@@ -59,8 +59,8 @@ def served(url: str, num_streams: int, num_tokens: int) -> dict[str, float]:
     return dict(json.loads(done.stdout))
 
 
-def start_server(model: str) -> tuple[subprocess.Popen[str], str]:
-    command = [sys.executable, "-m", "ridgeline", "serve", "--model", model, "--port", "0"]
+def start_server(model: str, *options: str) -> tuple[subprocess.Popen[str], str]:
+    command = [sys.executable, "-m", "ridgeline", "serve", "--model", model, "--port", "0", *options]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert server.stdout is not None
     for line in server.stdout:

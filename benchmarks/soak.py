@@ -1,7 +1,8 @@
 """Many clients for a long time: good ones, ones that leave amid their answer, and ones that send rubbish.
 
 At the end nothing runs, waits or holds blocks, every finished answer equals the offline engine's, and the
-server's memory is flat (its slope is reported). Usage: python -m benchmarks.soak [--requests 2000] [--json F]
+server's memory is flat (its slope after the first third is reported, with where it lies with 95 %).
+Usage: python -m benchmarks.soak [--requests 2000] [--json F]
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ridgeline import LLM, SamplingParams
 
 NUM_CLIENTS = 64
 DISCONNECTING, MALFORMED = 0.2, 0.1
+NUM_BLOCKS = 10
 RUBBISH = (
     b"",
     b"{",
@@ -129,12 +131,31 @@ def rss_bytes(pid: int) -> int:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Least squares of y over x; the first third is warm-up."""
-    points = points[len(points) // 3 :]
+    """Least squares of y over x."""
     mean_x = sum(x for x, _ in points) / len(points)
     mean_y = sum(y for _, y in points) / len(points)
     spread = sum((x - mean_x) ** 2 for x, _ in points)
     return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else 0.0
+
+
+def slope_ci95(points: Sequence[tuple[float, float]], random: Random) -> tuple[float, float]:
+    """Where the slope lies with 95 %: a bootstrap of blocks of residuals, for they hang together in time.
+
+    Source: Künsch, "The jackknife and the bootstrap for general stationary observations" (1989).
+    """
+    steepness, length = slope(points), max(1, len(points) // NUM_BLOCKS)
+    mean_x, mean_y = (sum(each[i] for each in points) / len(points) for i in (0, 1))
+    line = [mean_y + steepness * (x - mean_x) for x, _ in points]
+    residuals = [y - fitted for (_, y), fitted in zip(points, line, strict=True)]
+    slopes = []
+    for _ in range(1000):
+        drawn: list[float] = []
+        while len(drawn) < len(points):
+            start = random.randrange(len(points) - length + 1)
+            drawn += residuals[start : start + length]
+        slopes.append(slope([(x, y + r) for (x, _), y, r in zip(points, line, drawn, strict=False)]))
+    slopes.sort()
+    return slopes[24], slopes[974]
 
 
 async def soak(url: str, pid: int, jobs: Sequence[Job]) -> dict[str, object]:
@@ -150,6 +171,7 @@ async def soak(url: str, pid: int, jobs: Sequence[Job]) -> dict[str, object]:
     outcome = await run_jobs(url, jobs)
     await asyncio.sleep(1)
     watching.cancel()
+    steady, shown = memory[len(memory) // 3 :], memory[:: max(1, len(memory) // 50)]
     async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as response:
         page = await response.text()
     gauges = dict(
@@ -161,7 +183,9 @@ async def soak(url: str, pid: int, jobs: Sequence[Job]) -> dict[str, object]:
         "left_behind": gauges,
         "rss_start_bytes": memory[0][1],
         "rss_end_bytes": memory[-1][1],
-        "rss_slope_bytes_per_min": slope(memory),
+        "rss_slope_bytes_per_min": slope(steady),
+        "rss_slope_ci95_bytes_per_min": slope_ci95(steady, Random(1)),
+        "rss_bytes_by_s": [(round(60 * (at - memory[0][0]), 1), rss) for at, rss in shown],
     }
 
 

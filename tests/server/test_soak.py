@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from random import Random
 
-from benchmarks.soak import make_jobs, run_jobs, slope, wrong_answers
+from benchmarks.soak import make_jobs, run_jobs, slope, slope_ci95, wrong_answers
 from tests.server.conftest import Served
 from tests.server.test_disconnects import wait_until_idle
 
@@ -23,5 +23,12 @@ def test_many_clients_leave_nothing_behind(tiny_server: Served, tiny_model: Path
         assert wrong_answers(llm, outcome.answers) == 0
 
 
-def test_the_slope_is_that_of_the_line_after_warm_up() -> None:
-    assert slope([(x, 100.0 if x < 3 else 5.0 + 2 * x) for x in range(9)]) == 2.0
+def test_a_slope_comes_with_its_uncertainty() -> None:
+    assert slope([(x, 5.0 + 2 * x) for x in range(9)]) == 2.0
+    noise = Random(3)
+    flat = [(float(x), noise.gauss(0, 1)) for x in range(200)]
+    rising = [(x, y + 0.1 * x) for x, y in flat]
+    low, high = slope_ci95(flat, Random(1))
+    assert low < 0 < high < 0.05
+    low, high = slope_ci95(rising, Random(1))
+    assert 0 < low < 0.1 < high
