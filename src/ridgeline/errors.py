@@ -4,17 +4,20 @@
 
     RidgelineError
     ├─ RequestError        the caller's request is wrong         (4xx, exit 2)
+    │  └─ ContextLengthError    it can't fit into the context or the KV cache
     ├─ ConfigError         a setting is wrong                    (exit 2)
     ├─ ModelNotFoundError  no model of that name is here         (exit 2)
     ├─ ModelFileError      a model file is broken or unsupported (exit 2)
     ├─ DownloadError       a model could not be fetched          (exit 1)
     ├─ OverloadedError     no room for the request now           (429, try again later)
     └─ EngineError         our own fault                         (5xx, exit 1)
+       └─ NonFiniteLogitsError  the model computed NaN or infinity
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
 
 class RidgelineError(Exception):
@@ -30,9 +33,17 @@ class _FieldError(RidgelineError):
         self.remedy = remedy
         super().__init__(f"{field}={_shorten(value)}: {remedy}")
 
+    def renamed(self, field: str) -> Self:
+        """The same error about a field that the caller knows by another name."""
+        return type(self)(field, self.value, self.remedy)
+
 
 class RequestError(_FieldError):
     """The caller's fault: `field` and `value` say what, `remedy` what to do instead."""
+
+
+class ContextLengthError(RequestError):
+    """The prompt, with what is to follow, does not fit into the context or into the whole KV cache."""
 
 
 class ConfigError(_FieldError):
@@ -72,6 +83,10 @@ class OverloadedError(RidgelineError):
 
 class EngineError(RidgelineError):
     """Our own fault; the request may be right."""
+
+
+class NonFiniteLogitsError(EngineError):
+    """The model gave NaN or infinite logits: nothing can be sampled from them."""
 
 
 def _shorten(value: object, limit: int = 80) -> str:

@@ -9,7 +9,7 @@ from ridgeline.core import events
 from ridgeline.core.block_pool import BlockPool
 from ridgeline.core.prefix_cache import CachedBlock, Parent, PrefixCache
 from ridgeline.core.request import Request
-from ridgeline.errors import RequestError
+from ridgeline.errors import ContextLengthError
 
 
 def num_blocks_for(num_slots: int, block_size: int) -> int:
@@ -124,14 +124,14 @@ class KVCacheManager:
         return num_blocks_for(max(request.max_num_tokens - 1, request.num_prompt_tokens), self.block_size)
 
     def check_fits(self, request: Request) -> None:
-        """Raise `RequestError`, with the arithmetic, if an empty cache could not hold the request."""
+        """Raise `ContextLengthError`, with the arithmetic, if an empty cache could not hold the request."""
         num_needed, num_blocks = self.max_blocks_of(request), self._block_pool.num_blocks
         if num_needed > num_blocks:
             remedy = (
                 f"needs {num_needed} blocks of {self.block_size} tokens with its output, the KV cache has "
                 f"{num_blocks}; shorten it or raise kv_cache_bytes"
             )
-            raise RequestError("prompt", f"{request.num_prompt_tokens} tokens", remedy)
+            raise ContextLengthError("prompt", f"{request.num_prompt_tokens} tokens", remedy)
 
     def find_prefix(self, request: Request) -> list[int]:
         """Cached blocks with the request's first tokens; at least one token is left to compute."""

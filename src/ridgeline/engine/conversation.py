@@ -50,11 +50,13 @@ def conversation_ids(
     options: TemplateOptions,
     tools: Sequence[ToolDefinition],
     tool_format: ToolFormat,
+    max_num_tokens: int | None = None,
 ) -> list[int]:
     """Ids of a conversation as the template writes it; it is told the tools, or a system message is.
 
     Raises:
-        RequestError: a message is malformed, or the template refuses them.
+        RequestError: a message is malformed, the template refuses them, or their text can't be told in
+            `max_num_tokens`.
     """
     takes_tools = tokenizer.chat_template_takes_tools
     if isinstance(messages, list | tuple) and messages and all(isinstance(m, Mapping) for m in messages):
@@ -67,11 +69,18 @@ def conversation_ids(
         continue_final_message=bool(options.continue_final_message),
         tools=[tool.as_openai() for tool in tools] if takes_tools else [],
         variables=options.chat_template_kwargs,
+        max_num_tokens=max_num_tokens,
     )
 
 
 def chat_ids(
-    tokenizer: Tokenizer, messages: object, *, options: TemplateOptions, tools: object, model_name: str
+    tokenizer: Tokenizer,
+    messages: object,
+    *,
+    options: TemplateOptions,
+    tools: object,
+    model_name: str,
+    max_num_tokens: int | None = None,
 ) -> list[int]:
     """`conversation_ids` of tools as OpenAI writes them (None: none), in the format of the model's family.
 
@@ -84,4 +93,5 @@ def chat_ids(
         options=options,
         tools=parse_tools(tools),
         tool_format=detect_format(tokenizer.chat_template_source, model_name),
+        max_num_tokens=max_num_tokens,
     )

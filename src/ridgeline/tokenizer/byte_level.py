@@ -13,6 +13,7 @@ from tokenizers import models
 
 from ridgeline.errors import ModelFileError
 from ridgeline.tokenizer.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
+from ridgeline.tokenizer.text_bound import TextBound
 from ridgeline.tokenizer.vocabulary import TokenType, Vocabulary
 
 
@@ -24,6 +25,11 @@ def _byte_alphabet() -> dict[str, int]:
 
 BYTE_ALPHABET: Mapping[str, int] = MappingProxyType(_byte_alphabet())
 """Character in a token → byte it stands for."""
+
+
+MAX_NFC_SHRINK = 4
+"""NFC makes no text shorter by a larger factor, in UTF-8: the worst are some Greek letters, 7 to 2."""
+_BYTES_OF_UTF8 = frozenset(range(256)) - {0xC0, 0xC1, *range(0xF5, 0x100)}
 
 
 def find_pre_tokenizer(vocabulary: Vocabulary) -> PreTokenizer:
@@ -74,3 +80,18 @@ def byte_level_bytes(token: str, token_type: int) -> bytes:
         return bytes(map(BYTE_ALPHABET.__getitem__, token))
     except KeyError:  # not in the alphabet at all: a token outside the merges, spelled as plain text
         return token.encode()
+
+
+def byte_level_bound(vocabulary: Vocabulary) -> TextBound | None:
+    """How much text one token can stand for; None where text is changed first and bytes lack tokens."""
+    kinds = vocabulary.token_types
+    spelled = [byte_level_bytes(token, kind) for token, kind in zip(vocabulary.tokens, kinds, strict=True)]
+    hidden = {TokenType.CONTROL, TokenType.UNUSED}
+    told = {
+        each[0] for each, kind in zip(spelled, kinds, strict=True) if len(each) == 1 and kind not in hidden
+    }
+    silent = bytes(sorted(_BYTES_OF_UTF8 - told))
+    longest = max(map(len, spelled))
+    if not find_pre_tokenizer(vocabulary).is_nfc:
+        return TextBound(longest, silent)
+    return TextBound(longest * MAX_NFC_SHRINK) if not silent else None

@@ -17,20 +17,34 @@ from typing import TYPE_CHECKING, SupportsIndex
 
 import tokenizers
 
-from ridgeline.errors import ConfigError, ModelFileError, RequestError
-from ridgeline.tokenizer.byte_level import build_byte_level, byte_level_bytes, find_pre_tokenizer
+from ridgeline.errors import ConfigError, ContextLengthError, ModelFileError, RequestError
+from ridgeline.tokenizer.byte_level import (
+    build_byte_level,
+    byte_level_bound,
+    byte_level_bytes,
+    find_pre_tokenizer,
+)
 from ridgeline.tokenizer.chat_messages import (
     checked_messages,
     checked_text,
     checked_variables,
     mapped_text,
 )
-from ridgeline.tokenizer.sentencepiece import build_sentencepiece, has_space_prefix, sentencepiece_bytes
+from ridgeline.tokenizer.sentencepiece import (
+    build_sentencepiece,
+    has_space_prefix,
+    sentencepiece_bound,
+    sentencepiece_bytes,
+)
 from ridgeline.tokenizer.special_tokens import END_MARK, SpecialTokens, without_marks
+from ridgeline.tokenizer.text_bound import TextBound
 from ridgeline.tokenizer.vocabulary import TokenType, Vocabulary, read_vocabulary
 
 if TYPE_CHECKING:
     from ridgeline.tokenizer.chat_template import ChatTemplate
+
+
+_MAX_CHARACTER_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +53,7 @@ class _Scheme:
 
     build: Callable[[Vocabulary], tokenizers.Tokenizer]
     token_bytes: Callable[[str, int], bytes]
+    text_bound: Callable[[Vocabulary], TextBound | None]
     adds_bos: Callable[[Vocabulary], bool]
     has_space_prefix: Callable[[Vocabulary], bool]
 
@@ -48,12 +63,14 @@ _SCHEMES: Mapping[str, _Scheme] = MappingProxyType(
         "gpt2": _Scheme(
             build=build_byte_level,
             token_bytes=byte_level_bytes,
+            text_bound=byte_level_bound,
             adds_bos=lambda vocabulary: find_pre_tokenizer(vocabulary).adds_bos,
             has_space_prefix=lambda _: False,
         ),
         "llama": _Scheme(
             build=build_sentencepiece,
             token_bytes=sentencepiece_bytes,
+            text_bound=sentencepiece_bound,
             adds_bos=lambda _: True,
             has_space_prefix=has_space_prefix,
         ),
@@ -166,6 +183,26 @@ class Tokenizer:
             token_ids.append(self.eos_token_id)
         return token_ids
 
+    def check_fits(self, text: str, max_num_tokens: int) -> None:
+        """Refuse text of more bytes than so many tokens can stand for, whatever they are.
+
+        Raises:
+            ContextLengthError: it is too long; shorter text may be so too, which tokenising tells.
+        """
+        bound = self._text_bound
+        if len(text) * _MAX_CHARACTER_BYTES <= max_num_tokens or bound is None:
+            return
+        num_bytes, max_bytes = bound.num_bytes(text), bound.max_token_bytes
+        if num_bytes > max_num_tokens * max_bytes:
+            remedy = (
+                f"can't be told in {max_num_tokens} tokens, none of which has more than {max_bytes} bytes"
+            )
+            raise ContextLengthError("prompt", f"{num_bytes} bytes", remedy)
+
+    @cached_property
+    def _text_bound(self) -> TextBound | None:
+        return _SCHEMES[self._vocabulary.model].text_bound(self._vocabulary)
+
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False) -> str:
         """Text of `ids`; bytes that are no UTF-8 become U+FFFD.
 
@@ -218,6 +255,7 @@ class Tokenizer:
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, object]] | None = None,
         variables: Mapping[str, object] | None = None,
+        max_num_tokens: int | None = None,
     ) -> list[int]:
         """Ids of a conversation, ready for the model: control tokens only where the template writes them.
 
@@ -225,15 +263,18 @@ class Tokenizer:
         `role` and `content`; a control token typed in any of their strings is ordinary text. `tools` are
         what a template that takes them is told, `variables` further names for it.
         `continue_final_message` ends right behind the last message's content instead of a new turn's
-        opening.
+        opening. Text that can't be told in `max_num_tokens` is refused before it is tokenised.
 
         Raises:
             RequestError: a message is malformed, the template refuses them, or there is no template.
+            ContextLengthError: as `check_fits`.
             ModelFileError: the file's template is broken.
         """
         opens_turn = add_generation_prompt and not continue_final_message
         given = {**(variables or {}), "tools": list(tools) if tools else None}
         rendered = self._render(messages, opens_turn, continue_final_message, given)
+        if max_num_tokens is not None:
+            self.check_fits(without_marks(rendered), max_num_tokens)
         return self._with_bos(self._encode_parts(self._special_tokens.split(rendered)))
 
     def render_chat(
@@ -302,7 +343,9 @@ class Tokenizer:
 
     def _encode_plain(self, text: str) -> list[int]:
         # A template may write half a surrogate pair too.
-        return self._plain.encode(checked_text(text, "chat_template"), add_special_tokens=False).ids
+        checked = checked_text(text, "chat_template")
+        # A batch of one: only batches let other threads run meanwhile, the engine's among them.
+        return self._plain.encode_batch_fast([checked], add_special_tokens=False)[0].ids
 
     def _with_bos(self, token_ids: list[int]) -> list[int]:
         if self.add_bos_token and self.bos_token_id is not None and token_ids[:1] != [self.bos_token_id]:

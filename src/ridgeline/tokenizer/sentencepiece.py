@@ -9,6 +9,7 @@ from __future__ import annotations
 import tokenizers
 from tokenizers import models, normalizers
 
+from ridgeline.tokenizer.text_bound import TextBound
 from ridgeline.tokenizer.vocabulary import SPACE_MARK, TokenType, Vocabulary
 
 
@@ -62,3 +63,14 @@ def sentencepiece_bytes(token: str, token_type: int) -> bytes:
     if token_type == TokenType.BYTE:
         return bytes((int(token[3:5], 16),))
     return token.replace(SPACE_MARK, " ").encode()
+
+
+def sentencepiece_bound(vocabulary: Vocabulary) -> TextBound | None:
+    """How much text one token can stand for; None where some bytes have no token.
+
+    Any number of unknown characters in a row is then a single unknown token, or none.
+    """
+    of_bytes = {int(vocabulary.tokens[i][3:5], 16) for i in vocabulary.ids_of_type(TokenType.BYTE)}
+    if len(of_bytes) < 256:
+        return None
+    return TextBound(max(len(token.encode()) for token in vocabulary.tokens))

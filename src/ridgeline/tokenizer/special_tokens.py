@@ -36,9 +36,7 @@ class SpecialTokens:
         self._any = re.compile(
             "|".join(re.escape(text) + (f"(?!{_BREAK})" if len(text) == 1 else "") for text in by_length)
         )
-        self._control_start = re.compile(
-            f"(?=(?:{'|'.join(map(re.escape, self._control))}))(?s:.)" if self._control else "(?!)"
-        )
+        self._control_start = re.compile(self._starts())
 
     def split(self, text: str) -> list[str | int]:
         """Plain pieces and the ids of control tokens, in order; no piece is empty."""
@@ -74,6 +72,16 @@ class SpecialTokens:
             inner = marked.rstrip()
             marked = f"{inner}{_EDGE}{marked[len(inner) :]}"
         return marked
+
+    def _starts(self) -> str:
+        """A pattern for the first character of a control token that stands there whole.
+
+        It begins with that very character: the search then runs from one to the next, not over all text.
+        """
+        rests: dict[str, list[str]] = {}
+        for text in self._control:
+            rests.setdefault(text[0], []).append(re.escape(text[1:]))
+        return "|".join(f"{re.escape(first)}(?={'|'.join(each)})" for first, each in rests.items()) or "(?!)"
 
     @cached_property
     def _max_length(self) -> int:
