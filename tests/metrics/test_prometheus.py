@@ -22,7 +22,7 @@ from ridgeline.metrics.buckets import (
     parse_buckets,
 )
 from ridgeline.metrics.percentiles import percentile
-from ridgeline.metrics.prometheus import Gauges, MetricsSettings, ServerMetrics
+from ridgeline.metrics.prometheus import REJECTION_REASONS, Gauges, MetricsSettings, ServerMetrics
 from ridgeline.outputs import FinishReason
 
 SETTINGS = MetricsSettings(model_name="m", cache_config={"block_size": "16", "num_gpu_blocks": "64"})
@@ -278,6 +278,30 @@ def test_the_roofline_is_that_of_the_last_half_to_whole_minute() -> None:
         metrics.record([ev.StepFinished(at_s, 0, (), 0.1, {"lm_head": 0.1}, None, {"lm_head": least_s})])
         shown.append(samples(metrics)["ridgeline:roofline_fraction", (("op", "lm_head"),)])
     assert shown == pytest.approx([0.5, 0.3, 0.1, 0.2])
+
+
+def test_corrupted_requests_and_blocks_are_counted() -> None:
+    metrics = ServerMetrics(SETTINGS)
+    assert samples(metrics)["ridgeline:corrupted_requests_total", ()] == 0
+    metrics.record([ev.BlocksAllocated(1.0, "a", (1,)), ev.LogitsCorrupted(2.0, "a")])
+    metrics.record([ev.BlocksFreed(2.0, "a", (1,)), ev.BlocksEvicted(3.5, "b", (1,))])
+    found = samples(metrics)
+    assert found["ridgeline:corrupted_requests_total", ()] == 1
+    assert found["ridgeline:kv_block_lifetime_seconds_sum", ()] == 2.5
+    assert found["ridgeline:kv_block_idle_before_evict_seconds_sum", ()] == 1.5
+    assert found["ridgeline:kv_block_reuse_gap_seconds_count", ()] == 0
+
+
+def test_series_begin_at_zero() -> None:
+    metrics = ServerMetrics(SETTINGS, work=CountedSteps())
+    metrics.expect_answers([("/v1/completions", "POST")])
+    found = samples(metrics)
+    labels = (("method", "POST"), ("path", "/v1/completions"), ("status", "200"))
+    assert found["ridgeline:http_requests_total", labels] == 0
+    assert found["ridgeline:op_flops_total", (("op", "lm_head"),)] == 0
+    assert found["ridgeline:op_seconds_total", (("op", "lm_head"),)] == 0
+    for reason in REJECTION_REASONS:
+        assert found["ridgeline:admission_rejections_total", (("reason", reason),)] == 0
 
 
 def test_a_drift_is_named_with_its_cause() -> None:

@@ -225,6 +225,14 @@ class TokensEmitted:
 
 
 @dataclass(frozen=True, slots=True)
+class LogitsCorrupted:
+    """The model gave NaN or infinite logits for a request, which ends by it."""
+
+    at_s: float
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeltasCoalesced:
     """A client that reads slowly gets the deltas of several steps as one, `num_tokens` in all so far."""
 
@@ -269,6 +277,7 @@ Event = (
     | BlocksFreed
     | PrefixCacheReset
     | TokensEmitted
+    | LogitsCorrupted
     | DeltasCoalesced
     | StepFinished
 )

@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.step import TokenLogprobs
-from ridgeline.errors import ConfigError, EngineError
+from ridgeline.errors import ConfigError, EngineError, NonFiniteLogitsError
 from ridgeline.kernels import _native
 from ridgeline.sampling_params import SamplingParams
 
 _NO_LOGPROBS = -2
 _MAX_TOP_K = 2**31 - 1
+_NON_FINITE = "without a finite maximum"
+"""What the native sampler says of such logits."""
 
 
 def available_sampling_isas() -> tuple[str, ...]:
@@ -110,7 +112,7 @@ class Sampler:
         try:  # not `_engine_errors`: this is called in every step
             token_ids, lists, seconds = self._native.sample(logits, natives, positions, allowed_tokens)
         except (ValueError, TypeError) as error:
-            raise EngineError(str(error).partition("\n")[0]) from error
+            raise _engine_error(error) from error
         return token_ids, [entry if entry is None else TokenLogprobs(*entry) for entry in lists], seconds
 
     def prompt_logprobs(
@@ -133,4 +135,9 @@ def _engine_errors() -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError) as error:
-        raise EngineError(str(error).partition("\n")[0]) from error
+        raise _engine_error(error) from error
+
+
+def _engine_error(error: Exception) -> EngineError:
+    message = str(error).partition("\n")[0]
+    return NonFiniteLogitsError(message) if _NON_FINITE in message else EngineError(message)

@@ -24,6 +24,10 @@ VLLM_BUCKETS: Mapping[str, tuple[float, ...]] = MappingProxyType(
             *(240.0, 480.0, 960.0, 1920.0, 7680.0),
         ),
         "iteration": tuple(float(2**n) for n in (0, *range(3, 15))),
+        "residency": (
+            *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0),
+            *(60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0),
+        ),
     }
 )
 """Family → upper limits, seconds or tokens. Source: vllm/v1/metrics/buckets.py, 0.33."""

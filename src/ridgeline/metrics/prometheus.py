@@ -21,7 +21,11 @@ TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_CONTENT_TYPE = openmetrics.CONTENT_TYPE_LATEST
 _Values = Mapping[Any, float]
 """Values of the labels besides those of all families → the sample."""
-REJECTION_REASONS = ("queue_full", "draining", "loading")
+REJECTION_REASONS = (
+    *("queue_full", "loading", "draining", "failed"),
+    *("too_long", "too_many_sequences", "unknown_model", "bad_request"),
+)
+"""Refusals with 429, with 503, and with 400 or 404."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +81,7 @@ class ServerMetrics:
     ) -> None:
         """What is known once the model is loaded; must come before the first event."""
         with self._lock:
-            assert not self._totals.ops.measured, "steps were counted without this"
+            assert not any(self._totals.ops.measured.values()), "steps were counted without this"
             self._settings = replace(
                 self._settings, max_model_len=max_model_len, cache_config=dict(cache_config)
             )
@@ -99,8 +103,13 @@ class ServerMetrics:
         with self._lock:
             self._requests[path, method, str(status)] += 1
 
+    def expect_answers(self, routes: Iterable[tuple[str, str]]) -> None:
+        """Begin the series of good answers at 0, for each (path, method)."""
+        with self._lock:
+            self._requests.update({(path, method, "200"): 0 for path, method in routes})
+
     def rejected(self, reason: str) -> None:
-        """Count a request refused by a limit."""
+        """Count a request for work that was refused, by one of `REJECTION_REASONS`."""
         with self._lock:
             self._rejections[reason] += 1
 
@@ -143,7 +152,9 @@ class ServerMetrics:
             "http_requests", "HTTP answers", dict(self._requests), ("path", "method", "status")
         )
         rejected = {(reason,): count for reason, count in self._rejections.items()}
-        yield names.counter("admission_rejections", "Requests refused by a limit", rejected, ("reason",))
+        yield names.counter(
+            "admission_rejections", "Requests for work that were refused", rejected, ("reason",)
+        )
         config = dict(self._settings.cache_config)
         yield names.gauge("cache_config_info", "Configuration", {tuple(config.values()): 1}, tuple(config))
 
@@ -224,6 +235,7 @@ def _counter_families(names: _Names, totals: ServerTotals) -> Iterator[Metric]:
         ("prompt_tokens_cached", "Prompt tokens that needed no computing"),
         ("generation_tokens", "Generated tokens"),
         ("num_preemptions", "Preemptions"),
+        ("corrupted_requests", "Requests that ended because their logits had no finite maximum"),
     ):
         yield names.counter(name, text, {(): counts[name]})
     cached = counts["prompt_tokens_cached"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ridgeline.core import events as ev
+from ridgeline.metrics.block_residency import BlockEvent, BlockResidency
 from ridgeline.metrics.buckets import Distribution
 from ridgeline.metrics.durations import (
     decode_s,
@@ -39,6 +40,9 @@ HISTOGRAMS: Mapping[str, tuple[str, str]] = {
     "request_inference_time_seconds": ("latency", "First scheduled to last token"),
     "request_prefill_time_seconds": ("latency", "First scheduled to first token"),
     "request_decode_time_seconds": ("latency", "First to last token"),
+    "kv_block_lifetime_seconds": ("residency", "Allocation to eviction of a cached block"),
+    "kv_block_idle_before_evict_seconds": ("residency", "Last release to eviction of a cached block"),
+    "kv_block_reuse_gap_seconds": ("residency", "Between two requests that use a cached block"),
     "step_predicted_seconds": ("itl", "Time of a step as predicted before it ran"),
     "step_residual_ratio": ("residual", "Measured by predicted time of a step"),
 }
@@ -104,10 +108,17 @@ class ServerTotals:
         self.finished: dict[str, int] = {reason.value: 0 for reason in FinishReason}
         self.ops = OpSums()
         self._work = work
+        self._residency = BlockResidency(
+            self.histograms["kv_block_lifetime_seconds"],
+            self.histograms["kv_block_idle_before_evict_seconds"],
+            self.histograms["kv_block_reuse_gap_seconds"],
+        )
         self._records = ServerRecords()
         self._choices: dict[str, list[int]] = {}
         self._marks = (OpSums(), OpSums())
         self._next_mark_s = float("-inf")
+        # Series of all ops from the start, so that their rates begin at 0.
+        self.ops.measured |= dict.fromkeys(work.by_op() if work is not None else (), 0.0)
 
     def record(self, events: Iterable[ev.Event]) -> None:
         """Take the events of one step."""
@@ -123,6 +134,10 @@ class ServerTotals:
                 self._count_tokens(event, known)
             elif isinstance(event, ev.StepFinished):
                 self._count_step(event, known)
+            elif isinstance(event, BlockEvent):
+                self._residency.apply(event)
+            elif isinstance(event, ev.LogitsCorrupted):
+                self.counts["corrupted_requests"] += 1
             elif isinstance(event, ev.RequestPreempted):
                 self.counts["num_preemptions"] += 1
             elif isinstance(event, ev.RequestScheduled) and not event.resumed:

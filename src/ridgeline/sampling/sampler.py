@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.step import TokenLogprobs
-from ridgeline.errors import EngineError
+from ridgeline.errors import EngineError, NonFiniteLogitsError
 from ridgeline.sampling import logits_processors as processors
 from ridgeline.sampling.exponential import exp_nonpositive, halving_sum
 from ridgeline.sampling.rng import uniform
@@ -160,5 +160,5 @@ def _check_finite(logits: NDArray[np.float32]) -> float:
     """The largest logit. A NaN anywhere, +∞, or −∞ alone shows up in it."""
     best = float(logits.max())
     if not math.isfinite(best):
-        raise EngineError(f"the model gave logits without a finite maximum ({best})")
+        raise NonFiniteLogitsError(f"the model gave logits without a finite maximum ({best})")
     return best
