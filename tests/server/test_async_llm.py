@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from ridgeline.async_llm import AsyncLLM
 from ridgeline.core.events import DeltasCoalesced
 from ridgeline.core.step import ModelRunnerOutput, SchedulerOutput
+from ridgeline.engine import async_engine
 from ridgeline.engine.delta_stream import MAX_PENDING_DELTAS
 from ridgeline.errors import ConfigError, EngineError, RequestError
 from ridgeline.grammar.compiler import GrammarCompiler
@@ -225,3 +226,51 @@ def test_after_close_nothing_is_taken(tiny_model: Path) -> None:
             llm.abort("x")
 
     asyncio.run(scenario())
+
+
+def test_after_a_fault_between_steps_everybody_is_told(tiny_model: Path) -> None:
+    def fail() -> None:
+        raise KeyError("lost")
+
+    async def scenario() -> None:
+        llm = AsyncLLM(str(tiny_model), num_threads=1)
+        deltas = llm.generate([5, 6], LONG)
+        await anext(deltas)
+        assert llm.failure is None
+        hold = threading.Event()
+        llm.engine._send(lambda: hold.wait(30))
+        waiting = asyncio.ensure_future(llm.stats())
+        await asyncio.sleep(0)
+        llm.engine._send(fail)
+        late = asyncio.ensure_future(llm.stats())
+        await asyncio.sleep(0)
+        hold.set()
+        assert (await waiting).num_requests_running == 1
+        for told in (late, anext_of(deltas), joined(llm, [7], LONG), llm.stats()):
+            with pytest.raises(EngineError, match="has failed: KeyError"):
+                await told
+        assert "KeyError" in str(llm.failure)
+        llm.abort("x")
+        llm.finish_all(FinishReason.TIMEOUT)
+        llm.close()
+        with pytest.raises(EngineError, match="closed"):
+            llm.abort("x")
+
+    async def anext_of(deltas: AsyncGenerator[RequestOutput, None]) -> None:
+        async for _ in deltas:
+            pass
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_deadlines_of_requests_that_ended_are_let_go(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(async_engine, "_MAX_IDLE_DEADLINES", 4)
+
+    async def scenario(llm: AsyncLLM) -> None:
+        for _ in range(40):
+            await joined(llm, [5], SamplingParams(max_tokens=1), deadline_s=1e6)
+        assert len(llm.engine._deadlines) <= 7
+
+    run(tiny_model, scenario)
