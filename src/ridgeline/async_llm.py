@@ -21,7 +21,7 @@ from ridgeline.engine.conversation import TemplateOptions, chat_ids
 from ridgeline.engine.delta_stream import DeltaStream
 from ridgeline.engine.engine import EngineStats, EventListener
 from ridgeline.engine.input_processor import ParsedPrompt, Prompt
-from ridgeline.errors import ConfigError
+from ridgeline.errors import ConfigError, EngineError
 from ridgeline.outputs import FinishReason, RequestOutput
 from ridgeline.sampling_params import SamplingParams
 from ridgeline.tokenizer.gguf_tokenizer import Tokenizer
@@ -73,6 +73,11 @@ class AsyncLLM:
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
         return self.parts.tokenizer
+
+    @property
+    def failure(self) -> EngineError | None:
+        """What ended the engine's thread, so that nothing can be computed; None while all is well."""
+        return self.engine.failure
 
     async def stats(self) -> EngineStats:
         """Requests and blocks, as they are between two steps."""
@@ -141,7 +146,13 @@ class AsyncLLM:
             chat_template_kwargs=chat_template_kwargs,
         )
         token_ids = await self.in_text_thread(
-            chat_ids, self.tokenizer, messages, options=options, tools=tools, model_name=self.model_name
+            chat_ids,
+            self.tokenizer,
+            messages,
+            options=options,
+            tools=tools,
+            model_name=self.model_name,
+            max_num_tokens=self.parts.input_processor.max_num_prompt_tokens,
         )
         answer = self.generate(token_ids, params, request_id=request_id, deadline_s=deadline_s)
         async with aclosing(answer) as deltas:
@@ -188,12 +199,16 @@ class AsyncLLM:
         self.engine.finish_all(finish_reason)
 
     def close(self) -> None:
-        """Abort what is running, end the threads and give memory back; closing twice is fine."""
+        """Abort what is running, end the threads and give memory back; closing twice is fine.
+
+        The memory of an engine that has failed is kept: nobody knows what still uses it.
+        """
         if not self._is_closed:
             self._is_closed = True
             self.engine.close()
             self._text_threads.shutdown(cancel_futures=True)
-            self.parts.engine.close()
+            if self.failure is None:
+                self.parts.engine.close()
 
 
 def new_request_id(prefix: str) -> str:

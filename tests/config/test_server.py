@@ -33,6 +33,8 @@ from ridgeline.errors import ConfigError
         ("metrics_prefixes", ()),
         ("metrics_prefixes", ("a b",)),
         ("log_format", "xml"),
+        ("otlp_endpoint", "localhost:4318"),
+        ("otlp_endpoint", ""),
         ("tool_call_parser", "mistral"),
     ],
 )

@@ -23,7 +23,7 @@ def exported(reason: FinishReason, call: TracedCall | None = None):
     exporter = InMemorySpanExporter()
     export = TraceExport(SimpleSpanProcessor(exporter), DEFAULT, epoch_offset_s=1_000_000.0)
     if call is not None:
-        export.begin("a", call)
+        export.begin(["a"], call)
     export.record([ev.RequestArrived(10.5, "a", 10.0, 7, max_tokens=2), ev.RequestScheduled(11.0, "a")])
     export.record([ev.TokensEmitted(12.0, (("a", 1),))])
     assert exporter.get_finished_spans() == ()

@@ -17,6 +17,7 @@ from ridgeline.async_llm import AsyncLLM
 from ridgeline.config.server import ServerConfig
 from ridgeline.engine.engine import EngineStats
 from ridgeline.metrics.prometheus import MetricsSettings, ServerMetrics
+from ridgeline.metrics.trace_export import TraceExport
 from ridgeline.server.admission import Admission
 from ridgeline.server.app import new_app
 from ridgeline.server.guards import guarded
@@ -65,13 +66,14 @@ def serve(
     metrics: ServerMetrics | None = None,
     *,
     send_buffer_bytes: int | None = None,
+    trace_export: TraceExport | None = None,
 ) -> Iterator[Served]:
-    """Serve until the generator is closed; `metrics` listen to the engine already.
+    """Serve until the generator is closed; `metrics` and `trace_export` listen to the engine already.
 
     `send_buffer_bytes`: what the kernel may hold for a client that does not read; None: its own choice.
     """
     admission = Admission(max_num_seqs=32, max_num_waiting=config.max_num_waiting)
-    state = ServerState(config, llm.clock, admission, Phase.READY, llm)
+    state = ServerState(config, llm.clock, admission, Phase.READY, llm, trace_export=trace_export)
     state.metrics = metrics or state.metrics
     # asyncio turns Nagle's algorithm off only where the protocol is named: else each body waits 40 ms.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)

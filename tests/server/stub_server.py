@@ -39,6 +39,7 @@ class Counting:
     """Stands for the engine: every request counts until it is told to end."""
 
     model_name = "stub"
+    failure = None
 
     def __init__(self) -> None:
         self.finish_reason: FinishReason | None = None

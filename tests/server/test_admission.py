@@ -99,6 +99,18 @@ def test_ends_are_forgotten_after_a_minute() -> None:
     assert rate.wait_s(5, 62.0) is None
 
 
+def test_the_wait_of_a_newcomer() -> None:
+    admission = Admission(max_num_seqs=2, max_num_waiting=4)
+    admission.enter(1, 0.0)
+    assert admission.wait_s(0.0) == 0.0
+    for _ in range(4):
+        admission.enter(1, 10.0)
+    assert admission.wait_s(11.0) is None
+    admission.leave(1, 12.0)
+    # One ended in 4 s; two wait, so three have to begin.
+    assert admission.wait_s(14.0) == pytest.approx(12.0)
+
+
 def test_places_are_given_back_whatever_happens() -> None:
     admission, clock = Admission(max_num_seqs=1, max_num_waiting=0), SetClock()
     seen = []

@@ -278,3 +278,28 @@ def test_a_hostile_template_harms_one_request(tiny_model: Path, tmp_path: Path, 
         good = post(server, "/v1/chat/completions", messages=[{"role": "user", "content": "no"}], **chat)
     assert (bad.status, bad.error["param"]) == (400, "messages")
     assert good.status == 200
+
+
+def test_a_machine_without_a_profile_is_measured_once(tiny_model: Path, tmp_path: Path) -> None:
+    with serve(tiny_model, "--no-calibrate", RIDGELINE_HOME=str(tmp_path)) as server:
+        server.wait_for("machine profile: none, by --no-calibrate", server.err)
+        assert predicted_steps(server) == 0
+    assert not list(tmp_path.rglob("*.json"))
+    with serve(tiny_model, RIDGELINE_HOME=str(tmp_path)) as server:
+        server.wait_for("machine profile: measuring this machine for 3 s", server.err)
+        assert predicted_steps(server) > 0
+    assert list((tmp_path / "hardware").glob("*.json"))
+    with serve(tiny_model, RIDGELINE_HOME=str(tmp_path)) as server:
+        server.wait_for("machine profile: measured earlier", server.err)
+        assert not [line for line in server.err if "measuring" in line]
+    with serve(tiny_model, "--executor", "reference", RIDGELINE_HOME=str(tmp_path)) as server:
+        server.wait_for("machine profile: none; steps of --executor reference", server.err)
+
+
+def predicted_steps(server: Process) -> float:
+    assert post(server, prompt="Hi", max_tokens=2).status == 200
+    page = server.send("GET", "/metrics").body.decode()
+    (line,) = [
+        line for line in page.splitlines() if line.startswith("ridgeline:step_predicted_seconds_count")
+    ]
+    return float(line.split()[-1])

@@ -6,14 +6,18 @@ import logging
 from dataclasses import replace
 
 from ridgeline.async_llm import AsyncLLM
+from ridgeline.bench.calibrate import stored_or_short
 from ridgeline.cli.options import EngineOptions
 from ridgeline.cli.serve_options import ServerOptions
 from ridgeline.config.env import home_dir
+from ridgeline.config.machine import cpu_limits
 from ridgeline.config.server import ServerConfig
-from ridgeline.engine.clock import MonotonicClock
+from ridgeline.engine.clock import Clock, MonotonicClock, wall_time_s
+from ridgeline.engine.machine_profile import stored_profile
 from ridgeline.errors import ConfigError
 from ridgeline.hub.catalogue import CATALOGUE
 from ridgeline.hub.store import resolve_model
+from ridgeline.metrics.trace_export import TraceExport, open_trace_export
 from ridgeline.perf.hardware import UNCERTAIN, HardwareProfile
 from ridgeline.server.admin import new_admin_app
 from ridgeline.server.admission import Admission
@@ -51,10 +55,12 @@ def serve(
     options = _with_model(engine, model)
     config = _named(server.config(), options.model)
     hides_keys = hide_arguments(server.api_key)
+    clock = MonotonicClock()
     state = ServerState(
         config,
-        MonotonicClock(),
+        clock,
         Admission(max_num_seqs=options.max_num_seqs, max_num_waiting=config.max_num_waiting),
+        trace_export=_trace_export(config, clock),
     )
     listening = _listening(state)
     log_writer = log_to_stderr(config.log_format)
@@ -65,31 +71,58 @@ def serve(
         Lifecycle(
             state,
             listening,
-            lambda: _load(options, state),
+            lambda: _load(options, state, may_calibrate=server.calibrate),
             lambda: _tell_ready(url_of(listening[0].listener), state),
             log_writer=log_writer,
         ).run()
     finally:
+        if state.trace_export is not None:
+            state.trace_export.close()
         log_writer.close()
 
 
-def _load(options: EngineOptions, state: ServerState) -> AsyncLLM:
-    llm = AsyncLLM(**options.settings(), listeners=[state.metrics], clock=state.clock)
+def _load(options: EngineOptions, state: ServerState, *, may_calibrate: bool) -> AsyncLLM:
+    _find_profile(options, may_calibrate=may_calibrate)
+    listeners = [each for each in (state.metrics, state.trace_export) if each is not None]
+    llm = AsyncLLM(**options.settings(), listeners=listeners, clock=state.clock)
     describe_engine(state.metrics, llm)
-    if options.executor == "native" and (notice := prediction_notice(llm.parts.hardware)) is not None:
+    hardware = llm.parts.hardware
+    if hardware is not None and (notice := prediction_notice(hardware)) is not None:
         _logger.info("%s", notice)
     return llm
 
 
-def prediction_notice(hardware: HardwareProfile | None) -> str | None:
-    """What to do for predictions of steps, in /metrics and in the log, that there are and that hold."""
-    if hardware is None:
-        return (
-            "this machine is not calibrated, so no step is predicted: `ridgeline calibrate` does it in 20 s"
-        )
-    if not hardware.is_stable:
-        return UNCERTAIN
-    return None
+def _find_profile(options: EngineOptions, *, may_calibrate: bool) -> None:
+    """See that there is a profile of this machine, without which no step is predicted, and say which."""
+    num_threads = options.num_threads or cpu_limits().num_threads
+    if options.executor != "native":
+        _logger.info("machine profile: none; steps of --executor %s are not predicted", options.executor)
+    elif not may_calibrate and stored_profile(home_dir(), num_threads) is None:
+        _logger.info("machine profile: none, by --no-calibrate; steps are not predicted")
+    else:
+        told: list[str] = []
+        if may_calibrate:
+            stored_or_short(home_dir(), num_threads, report=lambda line: told.append(_told_profile(line)))
+        if not told:
+            _told_profile("measured earlier; steps are predicted")
+
+
+def _told_profile(line: str) -> str:
+    _logger.info("machine profile: %s", line)
+    return line
+
+
+def _trace_export(config: ServerConfig, clock: Clock) -> TraceExport | None:
+    if config.otlp_endpoint is None:
+        return None
+    return open_trace_export(
+        config.otlp_endpoint, config.served_model_names[0], epoch_offset_s=wall_time_s() - clock.now()
+    )
+
+
+def prediction_notice(hardware: HardwareProfile) -> str | None:
+    """What to do for predictions of steps, in /metrics and in the log, that hold."""
+    return None if hardware.is_stable else UNCERTAIN
 
 
 def _with_model(engine: EngineOptions, model: str | None) -> EngineOptions:

@@ -59,6 +59,10 @@ class ServerOptions:
     """Prefixes of the metrics' names, separated by commas: vllm serves vLLM's dashboards."""
     metrics_buckets: Annotated[tuple[str, ...], Words] = ()
     """Replace a family of buckets of histograms, as itl=0.005,0.01,0.02; may name several."""
+    calibrate: bool = True
+    """Measure a machine without a stored profile for 3 s before it loads, so that steps are predicted."""
+    otlp_endpoint: str | None = None
+    """OpenTelemetry collector for a span a request, as http://localhost:4318; needs the extra otel."""
     tool_call_parser: str = "auto"
     """How the model writes tool calls: hermes, llama3_json, json, or auto, which goes by its template."""
     log_format: str = "text"
@@ -90,6 +94,7 @@ class ServerOptions:
             drain_timeout_s=self.drain_timeout_s,
             metrics_prefixes=tuple(name.strip() for name in self.metrics_prefix.split(",")),
             metrics_buckets=self.metrics_buckets,
+            otlp_endpoint=self.otlp_endpoint,
             tool_call_parser=self.tool_call_parser,
             log_format=self.log_format,
             log_bodies=self.log_bodies,

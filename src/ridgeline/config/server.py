@@ -14,6 +14,7 @@ TOOL_CALL_PARSERS = ("auto", "hermes", "llama3_json", "json")
 """Those of the table in tools/formats, and the choice by template and family."""
 _DURATIONS = ("body_timeout_s", "stalled_client_timeout_s", "max_request_timeout_s", "drain_timeout_s")
 _KEY = re.compile(r"[\x21-\x7e]+")
+_HTTP_URL = re.compile(r"https?://[\x21-\x7e]+")
 _METRICS_PREFIX = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
@@ -59,6 +60,8 @@ class ServerConfig:
     """Prefixes of the metrics' names; each metric is exposed under all of them."""
     metrics_buckets: tuple[str, ...] = ()
     """FAMILY=LIMITS for each family of the histograms' buckets to replace."""
+    otlp_endpoint: str | None = None
+    """URL of an OpenTelemetry collector that gets a span for each request, as http://localhost:4318."""
     tool_call_parser: str = "auto"
     """How the model writes tool calls: auto goes by its template, then by its family."""
     log_format: str = "text"
@@ -79,6 +82,8 @@ class ServerConfig:
             if self.request_timeout_s > self.max_request_timeout_s:
                 remedy = f"must be ≤ max_request_timeout_s ({self.max_request_timeout_s:g})"
                 raise ConfigError("request_timeout_s", self.request_timeout_s, remedy)
+        if self.otlp_endpoint is not None and not _HTTP_URL.fullmatch(self.otlp_endpoint):
+            raise ConfigError("otlp_endpoint", self.otlp_endpoint, "must be a URL, as http://localhost:4318")
         check_one_of("tool_call_parser", self.tool_call_parser, TOOL_CALL_PARSERS)
         check_one_of("log_format", self.log_format, LOG_FORMATS)
 

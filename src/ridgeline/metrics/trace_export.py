@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from ridgeline.core.events import Event
 from ridgeline.errors import ConfigError
@@ -13,6 +14,10 @@ from ridgeline.metrics.spans import SpanData, TracedCall, span_data
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
+
+CLOSE_TIMEOUT_S = 5.0
+"""A collector that does not answer may not hold up the end of the process for longer."""
+_TRACES_PATH = "/v1/traces"
 
 
 class TraceExport:
@@ -25,7 +30,9 @@ class TraceExport:
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
 
-        self._provider = TracerProvider(resource=Resource({"service.name": "ridgeline"}))
+        self._provider = TracerProvider(
+            resource=Resource({"service.name": "ridgeline"}), shutdown_on_exit=False
+        )
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("ridgeline")
         self._default = default
@@ -34,10 +41,16 @@ class TraceExport:
         self._records = ServerRecords()
         self._lock = threading.Lock()
 
-    def begin(self, request_id: str, call: TracedCall) -> None:
-        """Remember a call until its request ends."""
+    def begin(self, request_ids: Sequence[str], call: TracedCall) -> None:
+        """Remember a call until its requests end."""
         with self._lock:
-            self._calls[request_id] = call
+            self._calls |= dict.fromkeys(request_ids, call)
+
+    def forget(self, request_ids: Sequence[str]) -> None:
+        """These requests were refused: the engine never tells of their end."""
+        with self._lock:
+            for request_id in request_ids:
+                self._calls.pop(request_id, None)
 
     def record(self, events: Iterable[Event]) -> None:
         """Take the events of one step; requests that ended with it become spans."""
@@ -47,8 +60,10 @@ class TraceExport:
             self._emit(span_data(record, call, epoch_offset_s=self._epoch_offset_s))
 
     def close(self) -> None:
-        """Send what is left."""
-        self._provider.shutdown()
+        """Send what is left, for at most five seconds."""
+        closing = threading.Thread(target=self._provider.shutdown, name="ridgeline-traces", daemon=True)
+        closing.start()
+        closing.join(CLOSE_TIMEOUT_S)
 
     def _emit(self, data: SpanData) -> None:
         from opentelemetry.trace import SpanKind, Status, StatusCode
@@ -68,7 +83,9 @@ class TraceExport:
 
 
 def open_trace_export(endpoint: str, model: str, *, epoch_offset_s: float) -> TraceExport:
-    """Spans to the OTLP/HTTP `endpoint` (…/v1/traces); `epoch_offset_s` + the engine's clock is wall time.
+    """Spans to an OTLP/HTTP collector; `epoch_offset_s` + the engine's clock is wall time.
+
+    An `endpoint` without a path gets `/v1/traces`, as OpenTelemetry's own variable for it does.
 
     Raises:
         ConfigError: the extra `otel` is not installed.
@@ -79,5 +96,9 @@ def open_trace_export(endpoint: str, model: str, *, epoch_offset_s: float) -> Tr
     except ImportError:
         remedy = "needs OpenTelemetry: pip install 'ridgeline[otel]'"
         raise ConfigError("otlp_endpoint", endpoint, remedy) from None
-    processor = BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint))
+    processor = BatchSpanProcessor(OTLPSpanExporter(endpoint=_traces_url(endpoint)))
     return TraceExport(processor, TracedCall(model=model), epoch_offset_s=epoch_offset_s)
+
+
+def _traces_url(endpoint: str) -> str:
+    return endpoint if urlsplit(endpoint).path.strip("/") else endpoint.rstrip("/") + _TRACES_PATH

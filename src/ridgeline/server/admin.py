@@ -8,7 +8,6 @@ from starlette.responses import Response
 from ridgeline import __version__
 from ridgeline.server.call import loaded_llm
 from ridgeline.server.errors import install_error_handlers
-from ridgeline.server.head_requests import HeadAsGet
 from ridgeline.server.liveness import liveness_router
 from ridgeline.server.observation import observation_router
 from ridgeline.server.state import ServerState
@@ -34,5 +33,4 @@ def new_admin_app(state: ServerState) -> FastAPI:
     install_error_handlers(app)
     for router in (liveness_router(state), observation_router(state), admin_router(state)):
         app.include_router(router)
-    app.add_middleware(HeadAsGet)
     return app

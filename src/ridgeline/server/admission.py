@@ -18,6 +18,10 @@ RATE_WINDOW_S = 60.0
 MIN_RETRY_AFTER_S, MAX_RETRY_AFTER_S = 1.0, 300.0
 
 
+class TooManySequencesError(RequestError):
+    """One request of more sequences than the whole queue has places."""
+
+
 class DrainRate:
     """Sequences that end per second while others wait for their places.
 
@@ -72,16 +76,24 @@ class Admission:
         """Those of them that exceed what can run at once."""
         return max(0, self._num_sequences - self._max_num_seqs)
 
+    def wait_s(self, now: float) -> float | None:
+        """Seconds that one more sequence would wait: none while a place is free, else until all before it
+        have begun, at the measured rate of ending; None while that is not known."""
+        if self._num_sequences < self._max_num_seqs:
+            return 0.0
+        return self._drain.wait_s(self.num_waiting + 1, now)
+
     def enter(self, num_sequences: int, now: float) -> None:
         """Let a request of so many sequences in; `leave` must follow when it is over.
 
         Raises:
-            RequestError: it is larger than the whole queue, and never gets in.
+            TooManySequencesError: it is larger than the whole queue, and never gets in.
             OverloadedError: it does not fit now; says when to try again.
         """
         room = self._max_num_seqs + self._max_num_waiting
         if num_sequences > room:
-            raise RequestError("n", num_sequences, f"this server takes at most {room} sequences at once")
+            remedy = f"this server takes at most {room} sequences at once"
+            raise TooManySequencesError("n", num_sequences, remedy)
         if self._num_sequences + num_sequences > room:
             raise OverloadedError(
                 f"the waiting queue is full ({self.num_waiting} of {self._max_num_waiting} sequences)",

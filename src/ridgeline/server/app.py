@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 
 from ridgeline import __version__
 from ridgeline.server.admin import admin_router
 from ridgeline.server.errors import install_error_handlers
 from ridgeline.server.generation import generation_router
-from ridgeline.server.head_requests import HeadAsGet
 from ridgeline.server.liveness import liveness_router
 from ridgeline.server.models import models_router
-from ridgeline.server.observation import CountAnswers, observation_router
+from ridgeline.server.observation import observation_router
 from ridgeline.server.state import ServerState
 from ridgeline.server.tokenization import tokenization_router
 
@@ -32,6 +32,6 @@ def new_app(state: ServerState) -> FastAPI:
     if state.config.metrics_port is None:
         for router in (observation_router(state), admin_router(state)):
             app.include_router(router)
-    app.add_middleware(CountAnswers, metrics=state.metrics)
-    app.add_middleware(HeadAsGet)
+    routes = [each for each in app.routes if isinstance(each, APIRoute)]
+    state.metrics.expect_answers((each.path, method) for each in routes for method in each.methods or ())
     return app

@@ -12,7 +12,8 @@ from starlette.types import Receive
 from ridgeline.async_llm import AsyncLLM
 from ridgeline.engine.async_engine import Submission
 from ridgeline.engine.delta_stream import DeltaStream
-from ridgeline.errors import OverloadedError
+from ridgeline.errors import RidgelineError
+from ridgeline.metrics.spans import TracedCall
 from ridgeline.outputs import CompletionOutput, FinishReason, RequestOutput
 from ridgeline.server.access_log import RequestFacts
 from ridgeline.server.error_response import error_response
@@ -32,24 +33,28 @@ def loaded_llm(state: ServerState) -> AsyncLLM:
 class Call:
     """Holds its places in the queue from the start; `close` must follow, in whatever way it ends.
 
-    `form_field` names what asked for a form of the text, should it fail.
+    `form_field` names what asked for a form of the text, should it fail; `trace` is what the spans of the
+    call say of it, where spans are exported.
     """
 
     def __init__(
-        self, state: ServerState, num_sequences: int, facts: RequestFacts, *, form_field: str
+        self,
+        state: ServerState,
+        num_sequences: int,
+        facts: RequestFacts,
+        *,
+        form_field: str,
+        trace: TracedCall,
     ) -> None:
         self._state = state
         self._num_sequences = num_sequences
         self._facts = facts
         self._form_field = form_field
+        self._trace = trace
         self._stream: DeltaStream | None = None
         self._error: FormFailedError | None = None
         self._is_open = True
-        try:
-            state.admission.enter(num_sequences, state.clock.now())
-        except OverloadedError:
-            state.metrics.rejected("queue_full")
-            raise
+        state.admission.enter(num_sequences, state.clock.now())
 
     async def start(self, submissions: Sequence[Submission]) -> None:
         """Hand the requests to the engine; returns once it has taken them.
@@ -60,8 +65,17 @@ class Call:
         self._facts.engine_request_id = submissions[0].request_id
         if self._facts.request_id is not None:
             self._state.known_ids.remember(self._facts.request_id, submissions[0].request_id)
-        self._stream = loaded_llm(self._state).open(submissions)
-        await self._stream.accepted()
+        export = self._state.trace_export
+        request_ids = [each for submission in submissions for each in submission.engine_request_ids]
+        if export is not None:
+            export.begin(request_ids, self._trace)
+        try:
+            self._stream = loaded_llm(self._state).open(submissions)
+            await self._stream.accepted()
+        except RidgelineError:
+            if export is not None:
+                export.forget(request_ids)
+            raise
 
     async def take(self) -> list[RequestOutput]:
         """New deltas of any of the requests; empty at the end.

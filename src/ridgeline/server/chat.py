@@ -95,13 +95,16 @@ class ChatRequest(SamplingFields, kw_only=True):
 
     def parse(self, state: ServerState) -> list[ParsedPrompt]:
         """Render and tokenise the conversation; runs in a text thread."""
-        token_ids = conversation_token_ids(self, self.choice().callable_tools, state)
-        return [loaded_llm(state).parts.input_processor.parse_prompt_ids(token_ids)]
+        processor = loaded_llm(state).parts.input_processor
+        token_ids = conversation_token_ids(
+            self, self.choice().callable_tools, state, max_num_tokens=processor.max_num_prompt_tokens
+        )
+        return [processor.parse_prompt_ids(token_ids)]
 
     def renamed(self, error: RequestError) -> RequestError:
         """The error under the name of the field that the caller wrote."""
         if error.field in ("prompt", "prompt_token_ids"):
-            return RequestError("messages", error.value, error.remedy)
+            return error.renamed("messages")
         return SamplingFields.renamed(self, error)
 
 

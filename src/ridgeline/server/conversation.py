@@ -35,12 +35,17 @@ def template_options(fields: TemplateFields) -> TemplateOptions:
 
 
 def conversation_token_ids(
-    fields: TemplateFields, tools: Sequence[ToolDefinition], state: ServerState
+    fields: TemplateFields,
+    tools: Sequence[ToolDefinition],
+    state: ServerState,
+    *,
+    max_num_tokens: int | None = None,
 ) -> list[int]:
     """Ids of a body's conversation.
 
     Raises:
-        RequestError: its options contradict each other, or the template refuses the messages.
+        RequestError: its options contradict each other, the template refuses the messages, or their text
+            can't be told in `max_num_tokens`.
     """
     return conversation_ids(
         loaded_llm(state).tokenizer,
@@ -48,6 +53,7 @@ def conversation_token_ids(
         options=template_options(fields),
         tools=tools,
         tool_format=tool_format_of(state),
+        max_num_tokens=max_num_tokens,
     )
 
 

@@ -7,7 +7,8 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from ridgeline.errors import EngineError, OverloadedError, RequestError, RidgelineError
+from ridgeline.errors import ContextLengthError, EngineError, OverloadedError, RequestError, RidgelineError
+from ridgeline.server.admission import TooManySequencesError
 from ridgeline.server.error_response import error_body, error_response, retry_after
 
 _PARAMS = {"prompt_token_ids": "prompt"}
@@ -21,6 +22,16 @@ class FormFailedError(RequestError):
     """The form that was asked for grew too complex while the text was made."""
 
 
+_REASONS = (
+    (OverloadedError, "queue_full"),
+    (ContextLengthError, "too_long"),
+    (TooManySequencesError, "too_many_sequences"),
+    (UnknownModelError, "unknown_model"),
+    (RequestError, "bad_request"),
+)
+"""Kinds of error, the special before the general, and the `reason` of their rejections in /metrics."""
+
+
 def status_of(error: Exception) -> int:
     """404, 400, 429 for what the caller can mend; 500 for the rest."""
     if isinstance(error, UnknownModelError):
@@ -28,6 +39,11 @@ def status_of(error: Exception) -> int:
     if isinstance(error, RequestError):
         return 400
     return 429 if isinstance(error, OverloadedError) else 500
+
+
+def rejection_reason(error: RidgelineError) -> str | None:
+    """Why a request was refused, as /metrics has it; None for a fault of ours, which is no refusal."""
+    return next((reason for kind, reason in _REASONS if isinstance(error, kind)), None)
 
 
 def response_of(error: Exception) -> Response:
@@ -84,6 +100,8 @@ def _code(error: Exception) -> str | None:
         return "model_not_found"
     if isinstance(error, FormFailedError):
         return "form_failed"
+    if isinstance(error, ContextLengthError):
+        return "context_length_exceeded"
     if isinstance(error, OverloadedError):
         return "overloaded"
     return "engine_error" if isinstance(error, EngineError) else None

@@ -14,6 +14,7 @@ from ridgeline.async_llm import new_request_id
 from ridgeline.engine.async_engine import Submission
 from ridgeline.engine.input_processor import ParsedPrompt
 from ridgeline.errors import RequestError, RidgelineError
+from ridgeline.metrics.spans import TracedCall
 from ridgeline.outputs import RequestOutput
 from ridgeline.sampling_params import SamplingParams
 from ridgeline.server.call import (
@@ -27,7 +28,7 @@ from ridgeline.server.call import (
 from ridgeline.server.chat import CHAT_EXAMPLE, ChatForm, ChatRequest
 from ridgeline.server.completions import COMPLETION_EXAMPLE, CompletionForm, CompletionRequest
 from ridgeline.server.deadlines import HEADER, request_timeout_s
-from ridgeline.server.errors import UnknownModelError, response_of
+from ridgeline.server.errors import UnknownModelError, rejection_reason
 from ridgeline.server.event_stream import DONE, EventStream, StreamForm
 from ridgeline.server.json_body import Body, parse_body, warning_headers
 from ridgeline.server.response_form import ResponseForm
@@ -59,10 +60,19 @@ class Endpoint:
     form: Callable[[Any, tuple[str, str], Sequence[Submission], ServerState], Form]
     example: dict[str, Any]
     end_mark: bytes = DONE
+    operation: str = "chat"
+    """`gen_ai.operation.name` of its spans."""
 
 
 ENDPOINTS = (
-    Endpoint("/v1/completions", CompletionRequest, "cmpl", CompletionForm, COMPLETION_EXAMPLE),
+    Endpoint(
+        "/v1/completions",
+        CompletionRequest,
+        "cmpl",
+        CompletionForm,
+        COMPLETION_EXAMPLE,
+        operation="text_completion",
+    ),
     Endpoint("/v1/chat/completions", ChatRequest, "chatcmpl", ChatForm, CHAT_EXAMPLE),
     Endpoint("/v1/responses", ResponsesRequest, "resp", ResponseForm, RESPONSES_EXAMPLE, end_mark=b""),
 )
@@ -87,13 +97,17 @@ def _handler(state: ServerState, endpoint: Endpoint) -> Callable[[Request], Any]
     async def handle(request: Request) -> Response:
         arrived_at_s = state.clock.now()
         raw = await request.body()
-        body = await read_body(state, raw, endpoint.kind)
         try:
+            body = await read_body(state, raw, endpoint.kind)
             return await while_connected(
                 request.receive, _answer(request, state, endpoint, body, arrived_at_s)
             )
         except ClientGoneError:
             return gone_response
+        except RidgelineError as error:
+            if (reason := rejection_reason(error)) is not None:
+                state.metrics.rejected(reason)
+            raise
 
     return handle
 
@@ -110,8 +124,9 @@ async def _answer(
     check_logprobs(fields, params, state.config.max_logprobs)
     timeout_s = request_timeout_s(request.headers.get(HEADER), fields.timeout, state.config)
     deadline_at_s = arrived_at_s + timeout_s if timeout_s is not None else None
-    num_sequences = params.n * fields.num_prompts
-    call = Call(state, num_sequences, facts_of(request), form_field=fields.form_field)
+    num_sequences, facts = params.n * fields.num_prompts, facts_of(request)
+    trace = _traced(request, endpoint, model, params)
+    call = Call(state, num_sequences, facts, form_field=fields.form_field, trace=trace)
     is_handed_on = False
     try:
         prompts = await llm.in_text_thread(fields.parse, state)
@@ -129,12 +144,20 @@ async def _answer(
         is_handed_on = True
         return EventStream(call, form, headers, end_mark=endpoint.end_mark)
     except RequestError as error:
-        return response_of(fields.renamed(error))
-    except RidgelineError as error:
-        return response_of(error)
+        raise fields.renamed(error) from None
     finally:
         if not is_handed_on:
             call.close()
+
+
+def _traced(request: Request, endpoint: Endpoint, model: str, params: SamplingParams) -> TracedCall:
+    return TracedCall(
+        model=model,
+        operation=endpoint.operation,
+        traceparent=request.headers.get("traceparent"),
+        temperature=params.temperature,
+        top_p=params.top_p,
+    )
 
 
 async def _written(state: ServerState, form: Form, outputs: list[RequestOutput]) -> bytes:

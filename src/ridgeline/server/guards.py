@@ -1,4 +1,4 @@
-"""What stands around an app, from the outside in: ids, log, CORS, keys, body, phase."""
+"""What stands around an app, from the outside in: ids, log, HEAD as GET, count, CORS, keys, body, phase."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from starlette.types import ASGIApp
 from ridgeline.server.access_log import AccessLog
 from ridgeline.server.api_keys import ApiKeys
 from ridgeline.server.body_limit import BodyLimit
+from ridgeline.server.head_requests import HeadAsGet
+from ridgeline.server.observation import CountAnswers
 from ridgeline.server.phase import PhaseGate
 from ridgeline.server.request_ids import RequestIds
 from ridgeline.server.state import ServerState
@@ -38,4 +40,4 @@ def guarded(app: ASGIApp, state: ServerState) -> ASGIApp:
             allow_headers=["*"],
             expose_headers=["x-request-id", "retry-after"],
         )
-    return RequestIds(AccessLog(app, state.clock))
+    return RequestIds(AccessLog(HeadAsGet(CountAnswers(app, state.metrics)), state.clock))

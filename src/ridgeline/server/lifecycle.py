@@ -105,7 +105,7 @@ class Lifecycle:
         self._state.async_llm = loaded.result()
         if self._stop.is_set():
             return False
-        self._state.phase = Phase.READY
+        self._state.life_phase = Phase.READY
         self._ready()
         return True
 
@@ -122,8 +122,8 @@ class Lifecycle:
         self._signals.append(number)
         if len(self._signals) > 1:
             self._exit(128 + number)
-        if self._state.phase is Phase.READY:
-            self._state.phase = Phase.DRAINING
+        if self._state.life_phase is Phase.READY:
+            self._state.life_phase = Phase.DRAINING
         self._stop.set()
 
     async def _drain(self) -> None:

@@ -20,14 +20,14 @@ def liveness_router(state: ServerState) -> APIRouter:
     async def health() -> Response:
         """200 from the loaded model on, as long as the engine works; also while it drains."""
         if state.phase in (Phase.LOADING, Phase.FAILED):
-            return error_response(503, f"the engine is {state.phase}", code=state.phase.value)
+            return _unhealthy(state)
         return Response(status_code=200)
 
     @router.get("/ready", response_model=None)
     async def ready() -> Response:
         """200 once the model is loaded and until the server drains; 503 otherwise."""
         if state.phase is not Phase.READY:
-            return error_response(503, f"not ready: {state.phase}", code=state.phase.value)
+            return _unhealthy(state)
         return JSONResponse({"status": "ready"})
 
     @router.get("/version")
@@ -36,3 +36,9 @@ def liveness_router(state: ServerState) -> APIRouter:
         return {"version": __version__}
 
     return router
+
+
+def _unhealthy(state: ServerState) -> Response:
+    failure = state.async_llm.failure if state.async_llm is not None else None
+    message = str(failure) if failure is not None else f"the server is {state.phase}"
+    return error_response(503, message, code=state.phase.value)

@@ -12,7 +12,12 @@ from typing import TextIO
 
 MAX_QUEUED_LINES = 10_000
 FLUSH_TIMEOUT_S = 2.0
-_LEVELS = {"ridgeline": logging.INFO, "uvicorn": logging.ERROR, "asyncio": logging.WARNING}
+_LEVELS = {
+    "ridgeline": logging.INFO,
+    "uvicorn": logging.ERROR,
+    "asyncio": logging.WARNING,
+    "opentelemetry": logging.ERROR,
+}
 
 
 class LineFormatter(logging.Formatter):
@@ -78,7 +83,7 @@ class LogWriter(logging.Handler):
 
 
 def log_to_stderr(log_format: str) -> LogWriter:
-    """Send ridgeline's and uvicorn's messages to stderr through one writer."""
+    """Send our messages, and what libraries complain of, to stderr through one writer."""
     writer = LogWriter(sys.stderr, LineFormatter(log_format))
     for name, level in _LEVELS.items():
         logger = logging.getLogger(name)

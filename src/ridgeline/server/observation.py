@@ -10,6 +10,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ridgeline.async_llm import AsyncLLM
+from ridgeline.engine.engine import EngineStats
+from ridgeline.errors import EngineError
 from ridgeline.metrics.prometheus import Gauges, ServerMetrics
 from ridgeline.metrics.request_timeline import request_timeline
 from ridgeline.perf.op_costs import WorkTotals
@@ -28,7 +30,7 @@ def observation_router(state: ServerState) -> APIRouter:
     async def metrics(request: Request) -> Response:
         """Prometheus' text format, or OpenMetrics where the `Accept` header asks for it."""
         if state.async_llm is not None:
-            state.metrics.set_gauges(await _gauges(loaded_llm(state)))
+            state.metrics.set_gauges(await _gauges(state))
         body, content_type = state.metrics.render(request.headers.get("accept", ""))
         return Response(body, headers={"content-type": content_type})
 
@@ -71,8 +73,13 @@ def describe_engine(metrics: ServerMetrics, llm: AsyncLLM) -> None:
     )
 
 
-async def _gauges(llm: AsyncLLM) -> Gauges:
-    stats = await llm.stats()
+async def _gauges(state: ServerState) -> Gauges:
+    """The engine right now; one that has failed runs nothing and holds nothing."""
+    llm = loaded_llm(state)
+    try:
+        stats = await llm.stats()
+    except EngineError:
+        return Gauges(num_dropped_events=llm.parts.event_log.num_dropped_events)
     return Gauges(
         num_requests_running=stats.num_requests_running,
         num_requests_waiting=stats.num_requests_waiting,
@@ -81,7 +88,15 @@ async def _gauges(llm: AsyncLLM) -> Gauges:
         num_free_blocks=stats.num_free_blocks,
         num_slack_slots=stats.num_slack_slots,
         num_dropped_events=llm.parts.event_log.num_dropped_events,
+        queue_wait_predicted_s=_queue_wait_s(state, stats),
     )
+
+
+def _queue_wait_s(state: ServerState, stats: EngineStats) -> float | None:
+    """What a newcomer would wait for its place; None while that is not known, as when blocks are short."""
+    if stats.num_requests_waiting > state.admission.num_waiting:
+        return None
+    return state.admission.wait_s(state.clock.now())
 
 
 class CountAnswers:

@@ -39,7 +39,7 @@ def renamed(error: RequestError, response_format: dict[str, Any] | None) -> Requ
     if response_format is None or not error.field.startswith("structured_outputs"):
         return error
     field = _SCHEMA if error.field == "structured_outputs.json" else "response_format"
-    return type(error)(field, error.value, error.remedy)
+    return error.renamed(field)
 
 
 def _of_response_format(response_format: dict[str, Any]) -> StructuredOutputs | None:
@@ -58,4 +58,4 @@ def _of_response_format(response_format: dict[str, Any]) -> StructuredOutputs | 
     try:
         return StructuredOutputs(json=schema)
     except RequestError as error:
-        raise RequestError(_SCHEMA, error.value, error.remedy) from None
+        raise error.renamed(_SCHEMA) from None

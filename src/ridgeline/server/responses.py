@@ -89,7 +89,7 @@ class ResponsesRequest(SamplingFields, kw_only=True):
         """The error under the name of the field that the caller wrote."""
         error = renamed(error, (self.text or {}).get("format"))
         if error.field in ("prompt", "prompt_token_ids"):
-            return RequestError("input", error.value, error.remedy)
+            return error.renamed("input")
         for theirs, ours in (
             ("response_format.json_schema.schema", "text.format.schema"),
             ("response_format", "text.format"),
@@ -97,7 +97,7 @@ class ResponsesRequest(SamplingFields, kw_only=True):
             ("messages", "input"),
         ):
             if error.field.startswith(theirs):
-                return type(error)(ours + error.field[len(theirs) :], error.value, error.remedy)
+                return error.renamed(ours + error.field[len(theirs) :])
         return error
 
     def _messages(self) -> list[dict[str, Any]]:

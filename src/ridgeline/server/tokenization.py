@@ -98,7 +98,7 @@ def _decoded(token_ids: list[int], llm: AsyncLLM) -> str:
     try:
         return llm.tokenizer.decode(token_ids)
     except RequestError as error:
-        raise RequestError("tokens", error.value, error.remedy) from None
+        raise error.renamed("tokens") from None
 
 
 def _answer(document: dict[str, object], body: Body) -> Response:
