@@ -157,8 +157,9 @@ def test_nobody_generates_for_a_client_that_left(server: Process) -> None:
     ended: list[dict] = []
     for _ in range(100):
         is_idle(server)
-        # The probes of `is_idle` have one token; a departure is never told how many it had.
-        lines = [line for line in request_lines(server)[before:] if line["status"] != 429]
+        # The probes of `is_idle` have one token; a departure is never told how many it had. Lines of
+        # requests that were refused earlier may come late.
+        lines = [line for line in request_lines(server)[before:] if line["status"] in (200, 499)]
         ended = [line for line in lines if line.get("completion_tokens") != 1]
         if len(ended) == 5:
             break
