@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 
 import httpx
@@ -104,6 +105,11 @@ def test_continuous_usage_grows_with_the_chunks(tiny_server: Served) -> None:
         ({"prompt": ["ok", ""]}, "prompt"),
         ({"prompt": [1, "a"]}, "prompt"),
         ({"prompt": [10**6]}, "prompt"),
+        ({"prompt": [10**18]}, "prompt"),
+        ({"prompt": [-(10**40)]}, "prompt"),
+        ({"stop_token_ids": [10**18]}, "stop_token_ids"),
+        ({"n": 10**18}, "n"),
+        ({"min_tokens": 10**18}, "min_tokens"),
         ({"prompt": [5] * 300}, "prompt"),
         ({"suffix": "x"}, "suffix"),
         ({"best_of": 3}, "best_of"),
@@ -159,7 +165,21 @@ def test_a_server_may_give_more_logprobs(new_server: NewServer) -> None:
     assert len(response.json()["choices"][0]["logprobs"]["top_logprobs"][0]) > 20
 
 
-@pytest.mark.parametrize("body", [b"", b'{"prompt', b"[]", b"\xff", b'{"prompt": NaN}', b"[" * 20000])
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b'{"prompt', b"[]", b"null", b'"x"', b"\xff", b'{"prompt": NaN}', b'{"prompt": -Infinity}'),
+        *(b"[" * 20000, b'{"a":' * 100_000, b'{"prompt": "a\x01b"}', b'{"prompt": "a"} {}'),
+        *(
+            b'{"prompt": "\\ud800"}',
+            b'{"\\udfff": 1}',
+            b'{"prompt": "\xc0\x80"}',
+            b'\xef\xbb\xbf{"prompt": "a"}',
+        ),
+        *(b'{"prompt": [' + b"9" * 5000 + b"]}", b'{"prompt": "a", "temperature": 1e999}'),
+        *(gzip.compress(b'{"prompt": "a"}'), '{"prompt": "a"}'.encode("utf-16"), b"prompt=a"),
+    ],
+)
 def test_what_is_no_json_object_is_refused(tiny_server: Served, body: bytes) -> None:
     response = httpx.post(f"{tiny_server.url}/v1/completions", content=body)
     assert response.status_code == 400
@@ -253,3 +273,24 @@ def test_a_continuous_usage_begins_with_the_prompt(tiny_server: Served) -> None:
     chunks = events(post(tiny_server, "/v1/chat/completions", **body))
     assert {chunk["usage"]["prompt_tokens"] for chunk in chunks} == {chunks[-1]["usage"]["prompt_tokens"]}
     assert chunks[0]["usage"]["completion_tokens"] == 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"priority": -(10**40)},
+        {"priority": 10**18},
+        {"top_k": 10**30},
+        {"stop": [], "stop_token_ids": []},
+        {"logit_bias": {}},
+    ],
+)
+def test_what_is_only_large_or_empty_is_served(tiny_server: Served, fields: dict[str, object]) -> None:
+    assert post(tiny_server, "/v1/completions", prompt="hi", max_tokens=2, **fields).status_code == 200
+    tiny_server.assert_idle()
+
+
+def test_of_a_key_that_comes_twice_the_last_counts(tiny_server: Served) -> None:
+    body = b'{"prompt": 5, "max_tokens": 0, "prompt": "hi", "max_tokens": 2, "ignore_eos": true}'
+    response = httpx.post(f"{tiny_server.url}/v1/completions", content=body)
+    assert response.json()["usage"]["completion_tokens"] == 2

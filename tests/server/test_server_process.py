@@ -252,6 +252,64 @@ def test_what_is_no_http_is_400_in_openais_shape(junk: bytes) -> None:
     assert answer.error["type"] == "invalid_request_error"
 
 
+HEAD = b"POST /v1/echo HTTP/1.1\r\nhost: x\r\n"
+SMUGGLED = b"GET /v1/count?n=1 HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+def test_no_second_request_hides_in_a_first() -> None:
+    """Two lengths, a length beside chunks, unusual spellings: one 400 each, and nothing behind it is read."""
+    ambiguous = [
+        b"content-length: 2\r\ncontent-length: 2\r\n\r\n{}",
+        b"content-length: 2, 2\r\n\r\n{}",
+        b"content-length: +2\r\n\r\n{}",
+        b"content-length: 99999999999999999999999\r\n\r\n{}",
+        b"content-length: 6\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"transfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
+        b"transfer-encoding:\r\n chunked\r\n\r\n0\r\n\r\n",
+        b"transfer-encoding : chunked\r\n\r\n0\r\n\r\n",
+        b"transfer-encoding: chunked\r\n\r\n-1\r\n",
+        b"transfer-encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFFF\r\n",
+        b"x: a\rb\r\ncontent-length: 2\r\n\r\n{}",
+        b"x: a\x00b\r\ncontent-length: 2\r\n\r\n{}",
+    ]
+    with stub() as server:
+        for junk in ambiguous:
+            with server.connect() as connection:
+                connection.sendall(HEAD + junk + SMUGGLED)
+                answer = read_answer(connection)
+                assert (answer.status, answer.error["type"]) == (400, "invalid_request_error"), junk
+                assert connection.recv(1) == b"", junk
+        assert server.end() == 0
+    assert "/v1/count" not in "".join(server.err)
+
+
+def test_requests_in_one_piece_are_answered_in_turn_and_half_ones_forgotten() -> None:
+    with stub() as server:
+        with server.connect() as connection:
+            pieces = [request_bytes("POST", "/v1/echo", body=b"x" * n) for n in (1, 2, 3)]
+            connection.sendall(b"".join(pieces))
+            # One reader: it may hold more than one answer.
+            reader = connection.makefile("rb")
+            sizes = []
+            for _ in pieces:
+                while line := reader.readline().strip():
+                    if line.lower().startswith(b"content-length:"):
+                        length = int(line.split(b":")[1])
+                sizes.append(json.loads(reader.read(length))["num_bytes"])
+        for half in (
+            b"content-length: 100\r\n\r\nabc",
+            b"transfer-encoding: chunked\r\n\r\n10\r\nabc",
+            b"x: ",
+        ):
+            with server.connect() as connection:
+                connection.sendall(HEAD + half)
+        assert server.send("GET", "/v1/echo").status == 200
+        assert server.end() == 0
+    assert sizes == [1, 2, 3]
+    assert "Traceback" not in "".join(server.err)
+
+
 def test_ids_are_echoed_unless_they_could_forge_something() -> None:
     with stub() as server:
         kept = server.send("GET", "/v1/echo", x_request_id="run-1/a.b:c=")
