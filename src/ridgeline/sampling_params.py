@@ -144,7 +144,7 @@ def _checked_logit_bias(value: object) -> dict[int, float]:
     for key, bias in value.items():
         is_digits = isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 20
         token_id = int(key) if is_digits else key
-        _check_int("logit_bias", token_id, "token ids are whole numbers ≥ 0", low=0, high=2**31 - 1)
+        _check_int("logit_bias", token_id, "token ids are whole numbers ≥ 0", low=0)
         _check_number(
             "logit_bias", bias, f"the bias of token {token_id} must be in [-100, 100]", low=-100.0, high=100.0
         )

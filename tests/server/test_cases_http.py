@@ -331,6 +331,7 @@ def test_c08_twins_without_a_seed_differ(real_server: Served) -> None:
     [
         {"49152": 5},
         {"191222": -100},
+        {"1000000000000000000": 5},
         {"-1": 1},
         {"5": 1e9},
         {"abc": 1},
@@ -341,7 +342,7 @@ def test_c08_twins_without_a_seed_differ(real_server: Served) -> None:
 def test_c09_a_bias_on_what_is_not_there(real_server: Served, bias: dict[str, object]) -> None:
     response = post(real_server, "/v1/completions", prompt=PROMPT, logit_bias=bias)
     assert (response.status_code, response.json()["error"]["param"]) == (400, "logit_bias")
-    if "49152" in bias:
+    if next(iter(bias)).isdigit() and len(bias) == 1 and "5" not in bias:
         assert "49151" in response.json()["error"]["message"]
 
 
