@@ -289,7 +289,10 @@ def test_a_machine_without_a_profile_is_measured_once(tiny_model: Path, tmp_path
     with serve(tiny_model, RIDGELINE_HOME=str(tmp_path)) as server:
         server.wait_for("machine profile: measuring this machine for 3 s", server.err)
         assert predicted_steps(server) > 0
-    assert list((tmp_path / "hardware").glob("*.json"))
+    (stored,) = (tmp_path / "hardware").glob("*.json")
+    document = json.loads(stored.read_text())
+    document["profile"]["is_stable"] = True  # neighbours may have shaken it; then it is measured again
+    stored.write_text(json.dumps(document))
     with serve(tiny_model, RIDGELINE_HOME=str(tmp_path)) as server:
         server.wait_for("machine profile: measured earlier", server.err)
         assert not [line for line in server.err if "measuring" in line]
