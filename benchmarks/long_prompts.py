@@ -7,7 +7,7 @@ In turn, `--rounds` times, with the same streams each time:
     refused     100 kB of English: tokenised, and refused as too long for the context
     chat        the same as a message, through the chat template
     cached      100 kB of the vocabulary's longest words, which fit: tokenised, looked up, found in the cache
-    computed    the same in another order each time: their chunks share steps with the streams
+    computed    one of the same in another order: its chunks share steps with the streams
 
 All but the last cost text work only, which is to hold up neither the event loop nor the engine. The last
 shows what `--max-num-batched-tokens` makes of a step; pass server options after `--`. The client is a process
@@ -121,7 +121,7 @@ class Client:
         arm.gaps_s += [later - earlier for earlier, later in pairwise(stamps_s)]
 
     async def _arrivals(self, name: str, arm: Arm) -> None:
-        """At a steady rate, whatever the answers take; computed ones one after the other."""
+        """At a steady rate, whatever the answers take; of those that are computed one, which takes seconds."""
         if name == "alone":
             return
         async with asyncio.TaskGroup() as group:
@@ -130,6 +130,7 @@ class Client:
                 await asyncio.sleep(1 / self._options.rate)
                 if name == "computed":
                     await sending
+                    return
 
     async def _send(self, name: str, arm: Arm) -> None:
         path, content = self._content(name)
