@@ -121,7 +121,7 @@ class Client:
         arm.gaps_s += [later - earlier for earlier, later in pairwise(stamps_s)]
 
     async def _arrivals(self, name: str, arm: Arm) -> None:
-        """At a steady rate, whatever the answers take; of those that are computed one, which takes seconds."""
+        """At a steady rate, whatever the answers take; a computed one only once: it takes seconds."""
         if name == "alone":
             return
         async with asyncio.TaskGroup() as group:
