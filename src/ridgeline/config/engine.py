@@ -36,7 +36,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     """Whether requests that begin alike share the blocks of what they have in common."""
     max_num_events: int = 100_000
-    """Length of the event log, in events."""
+    """Length of the event log, in events; one about a batch counts once for every four of its requests."""
     chat_template: str | None = None
     """Text of a Jinja2 chat template; None takes the model file's."""
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
