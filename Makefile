@@ -41,11 +41,11 @@ unit: $(VENV)/.tools
 golden: $(VENV)/.tools model
 	$(BIN)/python -m pytest -m golden
 
-# PEERS=DIR, a directory with venv-llama and venv-hf, measures these engines too and renews the page of results.
+# PEERS=DIR, a directory with venv-llama and venv-hf, measures these engines too and writes a page of results.
 bench: model $(VENV)/.bench
 	mkdir -p build
 	$(BIN)/ridgeline bench engine --json build/bench.json \
-	  $(if $(PEERS),--peers $(PEERS) --markdown benchmarks/RESULTS.md)
+	  $(if $(PEERS),--peers $(PEERS) --markdown build/bench.md)
 	$(BIN)/python -m benchmarks.server_overhead --json build/server_overhead.json
 	$(BIN)/python -m benchmarks.soak --requests 2000 --json build/soak.json
 

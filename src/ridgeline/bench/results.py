@@ -41,7 +41,7 @@ def _head(document: Document, command: str) -> Iterator[str]:
     yield f"    {command}"
     yield ""
     yield f"Each figure is the median of at least {document['repeats']} samples [least … greatest]."
-    yield "The keys are defined in [peers/README.md](peers/README.md). `Python` is the share of a step that"
+    yield "The keys are defined in benchmarks/peers/README.md. `Python` is the share of a step that"
     yield "no native op took; the fractions are those of the two ceilings above. † others had more than"
     yield f"{MAX_OTHERS_CPU:.0%} of the machine meanwhile: compare with care."
     yield ""
