@@ -26,6 +26,8 @@ from ridgeline import LLM, SamplingParams
 NUM_CLIENTS = 64
 DISCONNECTING, MALFORMED = 0.2, 0.1
 NUM_BLOCKS = 10
+KV_CACHE_BYTES = 256 << 20
+"""Small, so that every block is soon touched: until then memory grows by the KV cache that is used."""
 RUBBISH = (
     b"",
     b"{",
@@ -196,7 +198,7 @@ def main() -> None:
     parser.add_argument("--json", help="file for the result")
     args = parser.parse_args()
     jobs = make_jobs(args.requests, Random(1), max_prompt_len=200, max_tokens=96)
-    server, url = start_server(args.model)
+    server, url = start_server(args.model, "--kv-cache-bytes", str(KV_CACHE_BYTES))
     try:
         report = asyncio.run(soak(url, server.pid, jobs))
     finally:
