@@ -38,9 +38,11 @@ def tiny_model(golden_fixtures: Path) -> Path:
     return golden_fixtures / "tiny-llama.gguf"
 
 
-# Tests assert behaviour, never time; with CI=true hypothesis also draws the same examples every time.
-hypothesis.settings.register_profile("untimed", hypothesis.settings.default, deadline=None)
-hypothesis.settings.load_profile("untimed")
+# Tests assert behaviour, never time. The same examples at every run, so that a failure is the change's;
+# `--hypothesis-profile explore` draws others.
+hypothesis.settings.register_profile("fixed", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("explore", deadline=None)
+hypothesis.settings.load_profile("fixed")
 
 BLOCK_SIZE, NUM_BLOCKS = 32, 64
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import httpx
 from tests.server.conftest import Served
 from tests.server.test_completions import post
@@ -37,6 +39,34 @@ def test_control_tokens_count_in_prompts_and_not_in_messages(tiny_server: Served
 def test_liveness(tiny_server: Served) -> None:
     for path in ("/health", "/ping", "/ready", "/version"):
         assert httpx.get(tiny_server.url + path).status_code == 200
+
+
+def test_each_answer_has_a_content_type_of_the_document(tiny_server: Served) -> None:
+    chat = {"messages": [{"role": "user", "content": "Hi"}]}
+    bodies = {
+        "/v1/completions": {"prompt": "a"},
+        "/v1/chat/completions": chat,
+        "/v1/responses": {"input": "a"},
+    }
+    with httpx.Client(base_url=tiny_server.url) as client:
+        paths = client.get("/openapi.json").json()["paths"]
+        answers = [client.get(path) for path in paths if "get" in paths[path] and "{" not in path]
+        answers += [client.get("/metrics", headers={"accept": "application/openmetrics-text"})]
+        answers += [client.get("/debug/requests/none"), client.get("/v1/models/nope")]
+        for path, fields in bodies.items():
+            answers += [client.post(path, json={**fields, "stream": stream}) for stream in (True, False)]
+            answers += [client.post(path, json={**fields, "temperature": -1})]
+    assert {answer.status_code for answer in answers} == {200, 400, 404}
+    for answer in answers:
+        (operation,) = [
+            paths[path][answer.request.method.lower()]
+            for path in paths
+            if re.fullmatch(re.sub(r"\{[^}]*\}", "[^/]+", path), answer.request.url.path)
+        ]
+        status = "200" if answer.status_code == 200 else "4XX"
+        assert "422" not in operation["responses"]
+        kind = answer.headers.get("content-type", "").partition(";")[0]
+        assert (kind or None) in (operation["responses"][status].get("content") or [None])
 
 
 def test_head_is_get_without_its_body(tiny_server: Served) -> None:

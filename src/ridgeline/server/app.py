@@ -7,6 +7,7 @@ from fastapi.routing import APIRoute
 
 from ridgeline import __version__
 from ridgeline.server.admin import admin_router
+from ridgeline.server.error_response import ERROR_RESPONSES
 from ridgeline.server.errors import install_error_handlers
 from ridgeline.server.generation import generation_router
 from ridgeline.server.liveness import liveness_router
@@ -19,7 +20,12 @@ from ridgeline.server.tokenization import tokenization_router
 def new_app(state: ServerState) -> FastAPI:
     """The endpoints over `state`, whose engine may still be loading."""
     app = FastAPI(
-        title="ridgeline", version=__version__, redoc_url=None, redirect_slashes=False, docs_url=None
+        title="ridgeline",
+        version=__version__,
+        redoc_url=None,
+        redirect_slashes=False,
+        docs_url=None,
+        responses=ERROR_RESPONSES,
     )
     install_error_handlers(app)
     for router in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 from starlette.responses import Response
@@ -18,6 +19,29 @@ ERROR_TYPES = {
     503: "service_unavailable_error",
 }
 """HTTP status → `error.type`; any other 4xx is `invalid_request_error`, any other 5xx `server_error`."""
+
+_NULLABLE_TEXT = {"type": ["string", "null"]}
+_ERROR_SCHEMA = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": _NULLABLE_TEXT,
+                "code": _NULLABLE_TEXT,
+            },
+        }
+    },
+}
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"description": description, "content": {"application/json": {"schema": _ERROR_SCHEMA}}}
+    for status, description in (("4XX", "The request is refused"), ("5XX", "The server can't answer it"))
+}
+"""The refusals of every endpoint in the OpenAPI document."""
 
 
 def error_body(status: int, message: str, *, param: str | None = None, code: str | None = None) -> bytes:

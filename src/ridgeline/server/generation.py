@@ -77,6 +77,16 @@ ENDPOINTS = (
     Endpoint("/v1/responses", ResponsesRequest, "resp", ResponseForm, RESPONSES_EXAMPLE, end_mark=b""),
 )
 
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The answer; with `stream` its events, as they come",
+        "content": {
+            "application/json": {"schema": {"type": "object"}},
+            "text/event-stream": {"schema": {"type": "string"}},
+        },
+    }
+}
+
 
 def generation_router(state: ServerState) -> APIRouter:
     """All generating endpoints."""
@@ -88,6 +98,7 @@ def generation_router(state: ServerState) -> APIRouter:
             methods=["POST"],
             name=endpoint.path,
             response_model=None,
+            responses=_ANSWERS,
             openapi_extra=body_schema(endpoint.kind, endpoint.example),
         )
     return router

@@ -15,8 +15,8 @@ def liveness_router(state: ServerState) -> APIRouter:
     """Routes for whoever watches the server."""
     router = APIRouter(tags=["liveness"])
 
-    @router.get("/health", response_model=None)
-    @router.get("/ping", response_model=None)
+    @router.get("/health", response_model=None, response_class=Response)
+    @router.get("/ping", response_model=None, response_class=Response)
     async def health() -> Response:
         """200 from the loaded model on, as long as the engine works; also while it drains."""
         if state.phase in (Phase.LOADING, Phase.FAILED):

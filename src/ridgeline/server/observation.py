@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ridgeline.async_llm import AsyncLLM
@@ -20,13 +20,20 @@ from ridgeline.server.error_response import error_response
 from ridgeline.server.state import ServerState
 
 OTHER_PATH = "other"
+_TEXT_FORMATS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {
+            kind: {"schema": {"type": "string"}} for kind in ("text/plain", "application/openmetrics-text")
+        }
+    }
+}
 
 
 def observation_router(state: ServerState) -> APIRouter:
     """Routes for whoever wants to know why."""
     router = APIRouter(tags=["observation"])
 
-    @router.get("/metrics", response_model=None)
+    @router.get("/metrics", response_model=None, responses=_TEXT_FORMATS, response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
         """Prometheus' text format, or OpenMetrics where the `Accept` header asks for it."""
         if state.async_llm is not None:
