@@ -1,13 +1,14 @@
-"""Ours beside GuideLLM or vLLM's `bench serve` on one server, and beside the server's own figures.
+"""Ours beside GuideLLM or vLLM's `bench serve` on one server, by turns, and each beside that server's log.
 
     python -m venv PEERS && PEERS/bin/pip install guidellm
-    python benchmarks/cross_check.py --url http://127.0.0.1:8000 --guidellm PEERS/bin/guidellm
-    python benchmarks/cross_check.py --url http://127.0.0.1:8000 --vllm VLLM/bin/python
+    python -m benchmarks.cross_check --guidellm PEERS/bin/guidellm --vllm VLLM/bin/python [--json FILE]
 
-Text prompts of one kind go out by both at the same constant rate, one tool after the other, each after
-warm-ups. The other's per-request records are taken, not its summaries, so that percentiles are ours on both
-sides; names are translated by docs/load-generator.md. The server's own means come from its /metrics, read
-before and after our run. vLLM needs pandas and datasets beside it; it counts prompt tokens by a tokenizer of
+A server without prefix cache is started. Text prompts of one kind go out at the same constant rate, the tools
+taking turns whose order alternates, every turn with prompts of its own and after warm-ups. The other's
+per-request records are taken, not its summaries, so that percentiles are ours on both sides; names are
+translated by docs/load-generator.md. The machine is never equally fast in two turns: the server's own log of
+each turn tells by how much, and `drift out` is ours over theirs with both taken relative to what the server
+said of the same requests. vLLM needs pandas and datasets beside it; it counts prompt tokens by a tokenizer of
 words made here, since only its times are compared. To be run on a quiet machine; not part of CI.
 """
 
@@ -18,18 +19,21 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
-import urllib.request
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
+from statistics import fmean
 
 import tokenizers
 
 from ridgeline.loadgen.benchmark import LoadPlan, execute_load, plan_load
 from ridgeline.loadgen.settings import DatasetSettings, TargetSettings, TrafficSettings
 from ridgeline.loadgen.vllm_keys import sent_e2e_s, sent_ttft_s, tpot_s
-from ridgeline.metrics.client_record import ClientRecord, Outcome
+from ridgeline.metrics.client_record import Outcome
 from ridgeline.metrics.percentiles import percentile
 
 WORDS = ("time", "water", "stone", "light", "paper", "river", "green", "house", "table", "music", "north")
@@ -37,40 +41,105 @@ VLLM_PROGRAM = (
     "import argparse; from vllm.benchmarks import serve; parser = argparse.ArgumentParser(); "
     "serve.add_cli_args(parser); serve.main(parser.parse_args())"
 )
-SERVER_HISTOGRAMS = {"TTFT": "time_to_first_token_seconds", "ITL": "inter_token_latency_seconds"}
+QUANTITIES = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "E2E": "duration_ms"}
+"""What is compared, and how the server's log names it."""
+
+STATISTICS: dict[str, Callable[[Sequence[float]], float]] = {
+    "mean": fmean,
+    **{f"P{p}": partial(lambda p, values: percentile(values, p) or 0.0, p) for p in (50, 90, 99)},
+}
+MAX_APART = 0.05
+
+Samples = dict[str, list[float]]
+"""Milliseconds of each quantity, one value a request."""
+
+
+@dataclass
+class Sides:
+    """All turns of one tool: what it saw, and what the server logged of the same requests."""
+
+    client: Samples = field(default_factory=lambda: {name: [] for name in QUANTITIES})
+    server: Samples = field(default_factory=lambda: {name: [] for name in QUANTITIES})
+
+    def add(self, client: Samples, server: Samples) -> None:
+        for name in QUANTITIES:
+            self.client[name] += client[name]
+            self.server[name] += server[name]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--url", required=True)
-    parser.add_argument("--model")
-    parser.add_argument("--guidellm", help="path of GuideLLM's command; without it only the server is asked")
+    parser.add_argument("--model", default="smollm2-135m-instruct")
+    parser.add_argument("--guidellm", help="path of GuideLLM's command")
     parser.add_argument("--vllm", help="path of the Python that has vLLM")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rate", type=float, default=2.0)
-    parser.add_argument("--num-prompts", type=int, default=60)
+    parser.add_argument("--num-prompts", type=int, default=40)
     parser.add_argument("--prompt-words", type=int, default=100)
     parser.add_argument("--output-len", type=int, default=32)
+    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        plan = make_plan(arguments, Path(folder))
-        before = server_histograms(arguments.url)
-        records = [r for r in execute_load(plan).records if r.outcome is Outcome.OK]
-        after = server_histograms(arguments.url)
-        print_server(records, before, after)
-        if arguments.guidellm:
-            theirs = run_guidellm(arguments, plan, Path(folder))
-            print_tools(records, "GuideLLM", by_guidellm(theirs))
-        if arguments.vllm:
-            print_tools(records, "vLLM", run_vllm(arguments, plan, Path(folder)))
+    tools: dict[str, Callable[[LoadPlan, Path], Samples]] = {"ours": lambda plan, _: run_ours(plan)}
+    if arguments.guidellm:
+        tools["GuideLLM"] = partial(run_guidellm, arguments)
+    if arguments.vllm:
+        tools["vLLM"] = partial(run_vllm, arguments)
+    sides = {name: Sides() for name in tools}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        log = folder / "server.log"
+        server, url = start_server(arguments.model, "--no-enable-prefix-caching", log=log)
+        try:
+            for place in range(arguments.rounds):
+                for tool in list(tools) if place % 2 == 0 else reversed(tools):
+                    size = log.stat().st_size
+                    client = tools[tool](
+                        make_plan(arguments, url, folder, seed=len(log_lines(log, 0))), folder
+                    )
+                    sides[tool].add(client, logged(log, size, arguments.num_prompts))
+        finally:
+            server.terminate()
+            server.wait()
+    rows = [row for tool in list(tools)[1:] for row in compared(sides["ours"], tool, sides[tool])]
+    print_rows(rows)
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
 
 
-def make_plan(arguments: argparse.Namespace, folder: Path) -> LoadPlan:
+def start_server(model: str, *options: str, log: Path) -> tuple[subprocess.Popen[str], str]:
+    """The server and its address; its log, one JSON object a request, goes to a file."""
+    command = [sys.executable, "-m", "ridgeline", "serve", "--model", model, "--port", "0", *options]
+    with log.open("w") as file:
+        server = subprocess.Popen(
+            [*command, "--log-format", "json"], stdout=subprocess.PIPE, stderr=file, text=True
+        )
+    assert server.stdout is not None
+    for line in server.stdout:
+        found = re.match(r"ready (http://\S+)", line)
+        if found:
+            return server, found.group(1)
+    raise SystemExit(f"the server did not start:\n{log.read_text()}")
+
+
+def log_lines(log: Path, offset: int) -> list[dict]:
+    """The lines of finished requests from a byte on."""
+    text = log.read_bytes()[offset:].decode()
+    documents = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    return [each for each in documents if each.get("ttft_ms") is not None]
+
+
+def logged(log: Path, offset: int, count: int) -> Samples:
+    """The last `count` requests since `offset`: what came before them were warm-ups."""
+    lines = log_lines(log, offset)[-count:]
+    assert len(lines) == count, "a tool sent fewer requests than it was told to"
+    return {name: [line[key] for line in lines] for name, key in QUANTITIES.items()}
+
+
+def make_plan(arguments: argparse.Namespace, url: str, folder: Path, *, seed: int) -> LoadPlan:
     path = folder / "prompts.jsonl"
-    path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in prompts(arguments, seed=1)))
+    path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in prompts(arguments, seed=seed)))
     return plan_load(
-        TargetSettings(
-            url=arguments.url, model=arguments.model, ignore_eos=True, extra_body={"temperature": 0}
-        ),
+        TargetSettings(url=url, ignore_eos=True, extra_body={"temperature": 0}),
         DatasetSettings(
             name="custom", path=path, num_prompts=arguments.num_prompts, output_len=arguments.output_len
         ),
@@ -79,7 +148,7 @@ def make_plan(arguments: argparse.Namespace, folder: Path) -> LoadPlan:
 
 
 def prompts(arguments: argparse.Namespace, *, seed: int) -> list[str]:
-    """Unlike from the first word on, so that no prefix cache helps the tool that comes second."""
+    """Unlike from the first word on."""
     rng = Random(seed)
     return [
         f"{rng.randrange(10**9)} " + " ".join(rng.choices(WORDS, k=arguments.prompt_words))
@@ -87,14 +156,22 @@ def prompts(arguments: argparse.Namespace, *, seed: int) -> list[str]:
     ]
 
 
-def run_guidellm(arguments: argparse.Namespace, plan: LoadPlan, folder: Path) -> list[dict]:
-    """GuideLLM's records of its good requests."""
-    data, out = folder / "theirs.jsonl", folder / "theirs.json"
-    data.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in prompts(arguments, seed=2)))
+def run_ours(plan: LoadPlan) -> Samples:
+    records = [record for record in execute_load(plan).records if record.outcome is Outcome.OK]
+    return {
+        "TTFT": _ms(map(sent_ttft_s, records)),
+        "TPOT": _ms(map(tpot_s, records)),
+        "E2E": _ms(map(sent_e2e_s, records)),
+    }
+
+
+def run_guidellm(arguments: argparse.Namespace, plan: LoadPlan, folder: Path) -> Samples:
+    """Its `inter_token_latency_ms` is what others call TPOT; its own TPOT counts the first token in."""
+    data, out = folder / "prompts.jsonl", folder / "theirs.json"
     body = {"max_tokens": arguments.output_len, "ignore_eos": True, "temperature": 0}
     backend = {
         "kind": "openai_http",
-        "target": arguments.url,
+        "target": plan.target.url,
         "model": plan.model,
         "request_format": "/v1/completions",
         "extras": {"body": body},
@@ -113,84 +190,16 @@ def run_guidellm(arguments: argparse.Namespace, plan: LoadPlan, folder: Path) ->
         capture_output=True,
     )
     [benchmark] = json.loads(out.read_text())["benchmarks"]
-    return list(benchmark["requests"]["successful"])
-
-
-def server_histograms(url: str) -> dict[str, tuple[float, float]]:
-    """(sum in seconds, count) of the server's histograms; empty where it has no such /metrics."""
-    try:
-        with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
-            text = answer.read().decode()
-    except (OSError, ValueError):
-        return {}
-    found = {}
-    for name, suffix in SERVER_HISTOGRAMS.items():
-        totals = []
-        for part in ("sum", "count"):
-            pattern = rf"^\S*[:_]?{suffix}_{part}(?:{{.*}})? (\S+)$"
-            totals.append(sum(float(value) for value in re.findall(pattern, text, re.M)))
-        if totals[1] or suffix in text:
-            found[name] = (totals[0], totals[1])
-    return found
-
-
-def print_server(records: list[ClientRecord], before: dict, after: dict) -> None:
-    """Means at the client, from the send, beside the server's own over the same time, warm-ups included."""
-    print(f"{'mean, ms':8}{'client':>10}{'server':>10}{'apart':>10}{'of it':>9}  within 5 ms or 2 %")
-    ttfts = [value for r in records if (value := sent_ttft_s(r)) is not None]
-    gaps = [(r.chunks[-1].at_s - r.chunks[0].at_s, (r.num_output_tokens or 1) - 1) for r in records]
-    ours = {
-        "TTFT": 1000 * sum(ttfts) / len(ttfts),
-        "ITL": 1000 * sum(gap for gap, _ in gaps) / sum(count for _, count in gaps),
-    }
-    for name, client_ms in ours.items():
-        if name not in after or after[name][1] == before.get(name, (0, 0))[1]:
-            print(f"{name:8}{client_ms:10.2f}{'–':>10}  the server has no such histogram")
-            continue
-        total, count = (a - b for a, b in zip(after[name], before.get(name, (0.0, 0.0)), strict=True))
-        server_ms = 1000 * total / count
-        apart = client_ms - server_ms
-        is_near = abs(apart) <= 5 or abs(apart) <= 0.02 * server_ms
-        share = 100 * apart / server_ms
-        print(f"{name:8}{client_ms:10.2f}{server_ms:10.2f}{apart:+10.2f}{share:+8.1f} %  {yes(is_near)}")
-
-
-def print_tools(records: list[ClientRecord], name: str, theirs: dict[str, list[float]]) -> None:
-    """Both tools by one definition each, from the send."""
-    ours = {
-        "TTFT": _ms(map(sent_ttft_s, records)),
-        "TPOT": _ms(map(tpot_s, records)),
-        "E2E": _ms(map(sent_e2e_s, records)),
-    }
-    print()
-    print(f"{'ms':14}{'ours':>10}{name:>10}{'apart':>10}{'of it':>9}  within 5 %")
-    for quantity, values in ours.items():
-        for p in (50, 90, 99):
-            mine, other = percentile(values, p), percentile(theirs[quantity], p)
-            if mine is None or other is None:
-                print(f"{quantity} P{p}: one of the two has no value")
-                continue
-            share = 100 * (mine - other) / other
-            line = f"{quantity + f' P{p}':14}{mine:10.2f}{other:10.2f}{mine - other:+10.2f}{share:+8.1f} %"
-            print(f"{line}  {yes(abs(share) <= 5):3}  (n {len(values)}, {len(theirs[quantity])})")
-
-
-def by_guidellm(theirs: list[dict]) -> dict[str, list[float]]:
-    """Its `inter_token_latency_ms` is what others call TPOT; its own TPOT counts the first token in."""
-    per_token = [r["time_per_output_token_ms"] for r in theirs if r["time_per_output_token_ms"] is not None]
-    if per_token:
-        print(f"GuideLLM's own TPOT counts the first token in: P50 {percentile(per_token, 50):.2f} ms")
+    good = benchmark["requests"]["successful"]
     return {
-        "TTFT": [r["time_to_first_token_ms"] for r in theirs if r["time_to_first_token_ms"] is not None],
-        "TPOT": [r["inter_token_latency_ms"] for r in theirs if r["inter_token_latency_ms"] is not None],
-        "E2E": [1000 * r["request_latency"] for r in theirs if r["request_latency"] is not None],
+        "TTFT": [each["time_to_first_token_ms"] for each in good],
+        "TPOT": [each["inter_token_latency_ms"] for each in good],
+        "E2E": [1000 * each["request_latency"] for each in good],
     }
 
 
-def run_vllm(arguments: argparse.Namespace, plan: LoadPlan, folder: Path) -> dict[str, list[float]]:
+def run_vllm(arguments: argparse.Namespace, plan: LoadPlan, folder: Path) -> Samples:
     """vLLM's records: E2E is TTFT and all gaps, TPOT those gaps over N − 1."""
-    data = folder / "vllm.jsonl"
-    data.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in prompts(arguments, seed=3)))
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"?": 0}, unk_token="?"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     words.save(str(folder / "tokenizer.json"))
@@ -199,9 +208,15 @@ def run_vllm(arguments: argparse.Namespace, plan: LoadPlan, folder: Path) -> dic
     (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
     subprocess.run(
         [
-            *(arguments.vllm, "-c", VLLM_PROGRAM, "--base-url", arguments.url, "--backend", "openai"),
+            *(arguments.vllm, "-c", VLLM_PROGRAM, "--base-url", plan.target.url, "--backend", "openai"),
             *("--model", plan.model, "--tokenizer", str(folder), "--dataset-name", "custom"),
-            *("--dataset-path", str(data), "--skip-chat-template", "--ignore-eos", "--disable-tqdm"),
+            *(
+                "--dataset-path",
+                str(folder / "prompts.jsonl"),
+                "--skip-chat-template",
+                "--ignore-eos",
+                "--disable-tqdm",
+            ),
             *("--custom-output-len", str(arguments.output_len), "--num-prompts", str(arguments.num_prompts)),
             *("--request-rate", str(arguments.rate), "--burstiness", "1000000", "--num-warmups", "4"),
             *("--temperature", "0", "--save-result", "--save-detailed"),
@@ -226,8 +241,36 @@ def _ms(values_s: Iterable[float | None]) -> list[float]:
     return [1000 * value for value in values_s if value is not None]
 
 
-def yes(is_so: bool) -> str:
-    return "yes" if is_so else "NO"
+def compared(ours: Sides, tool: str, theirs: Sides) -> list[dict]:
+    """Ours beside one tool: mean and percentiles, as measured and with the server's drift taken out."""
+    rows = []
+    for name in QUANTITIES:
+        for statistic, of in STATISTICS.items():
+            mine, other = of(ours.client[name]), of(theirs.client[name])
+            drift = of(ours.server[name]) / of(theirs.server[name])
+            rows.append(
+                {
+                    "tool": tool,
+                    "quantity": f"{name} {statistic}",
+                    "ours_ms": mine,
+                    "theirs_ms": other,
+                    "apart": mine / other - 1,
+                    "apart_drift_out": mine / other / drift - 1,
+                    "n": [len(ours.client[name]), len(theirs.client[name])],
+                }
+            )
+    return rows
+
+
+def print_rows(rows: Sequence[dict]) -> None:
+    for row in rows:
+        if row["quantity"] == "TTFT mean":
+            head = f"{'ours':>10}{row['tool']:>10}{'apart':>9}{'drift out':>11}"
+            print(f"\n{'ms':12}{head}  within 5 %")
+        verdict = "yes" if abs(row["apart_drift_out"]) <= MAX_APART else "NO"
+        figures = f"{row['ours_ms']:10.2f}{row['theirs_ms']:10.2f}{row['apart']:+9.1%}"
+        n = f"(n {row['n'][0]}, {row['n'][1]})"
+        print(f"{row['quantity']:12}{figures}{row['apart_drift_out']:+11.1%}  {verdict:3} {n}")
 
 
 if __name__ == "__main__":

@@ -124,6 +124,6 @@ def test_c22_the_record_of_all_dialects_off_the_wire(name: str) -> None:
         (0.95, "[DONE]"),
     ]
     record = seen(lines, is_chat=True, sent_at_s=0.2)
-    assert record.first_empty_at_s == pytest.approx(0.3)
+    assert record.empty_at_s == pytest.approx([0.3])
     found = {quantity: list(values(record)) for quantity, values in DIALECTS[name].values.items()}
     assert found == {quantity: pytest.approx(values) for quantity, values in BY_HAND[name].items()}

@@ -20,7 +20,7 @@ RECORD = ClientRecord(
     sent_at_s=0.2,
     chunks=[Chunk(0.5, 2), Chunk(0.6, 1), Chunk(0.9, 3)],
     outcome=Outcome.OK,
-    first_empty_at_s=0.3,
+    empty_at_s=[0.3],
     last_event_at_s=0.95,
     closed_at_s=0.95,
     has_chunk_tokens=True,
@@ -29,7 +29,7 @@ RECORD = ClientRecord(
 )
 BY_HAND = {
     "ridgeline": {"ttft": [0.5], "tpot": [0.1], "itl": [0.1] * 4, "e2e": [0.9]},
-    "vllm": {"ttft": [0.3], "tpot": [0.08], "itl": [0.1, 0.3], "e2e": [0.7]},
+    "vllm": {"ttft": [0.1], "tpot": [0.12], "itl": [0.2, 0.1, 0.3], "e2e": [0.7]},
     "sglang": {"ttft": [0.3], "tpot": [0.09], "itl": [0.1, 0.3], "e2e": [0.75]},
     "genai-perf": {"ttft": [0.3], "itl": [0.08], "e2e": [0.7]},
     "aiperf": {"ttft": [0.3], "itl": [0.1], "e2e": [0.7]},
@@ -66,9 +66,9 @@ RUN_BY_HAND: dict[tuple[str, str], tuple[int, float | None, float | None, float 
     ("ridgeline", "tpot"): (1, 0.1, 0.1, 0.1),
     ("ridgeline", "itl"): (4, 0.1, 0.1, 0.1),
     ("ridgeline", "e2e"): (2, 0.55, 0.55, 0.893),
-    ("vllm", "ttft"): (3, 0.3, 0.3, 0.398),
-    ("vllm", "tpot"): (2, 0.14, 0.14, 0.1988),
-    ("vllm", "itl"): (3, 0.2, 0.2, 0.298),
+    ("vllm", "ttft"): (3, 0.7 / 3, 0.2, 0.396),
+    ("vllm", "tpot"): (2, 0.16, 0.16, 0.1992),
+    ("vllm", "itl"): (4, 0.2, 0.2, 0.297),
     ("vllm", "e2e"): (3, 0.5, 0.6, 0.698),
     ("sglang", "ttft"): (4, 0.225, 0.25, 0.397),
     ("sglang", "tpot"): (2, 0.145, 0.145, 0.1989),
@@ -127,7 +127,7 @@ def test_whom_each_tool_counts_by_hand() -> None:
 
 
 def test_a_requests_own_limit_goes_before_the_runs_and_ours_bind_only_us() -> None:
-    strict = replace(RECORD, slos_s={"ttft": 0.1})
+    strict = replace(RECORD, slos_s={"ttft": 0.05})
     slos = {"ttft": 1.0, "icl_max": 0.2}
     good = {each.dialect: each.goodput for each in dialect_counts([RECORD], "all", window_s=1.0, slos=slos)}
     assert (good["ridgeline"], good["vllm"]) == (0.0, 1.0)

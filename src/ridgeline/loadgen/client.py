@@ -105,7 +105,7 @@ def _record(
         sent_at_s=sent_at_s,
         chunks=stream.chunks,
         outcome=outcome,
-        first_empty_at_s=stream.first_empty_at_s,
+        empty_at_s=stream.empty_at_s,
         last_event_at_s=stream.last_event_at_s,
         closed_at_s=closed_at_s,
         has_chunk_tokens=stream.has_chunk_tokens,

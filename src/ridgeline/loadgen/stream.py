@@ -36,7 +36,7 @@ class AnswerStream:
         self._empty_finish_at_s: float | None = None
         self.chunks: list[Chunk] = []
         self.has_chunk_tokens = False
-        self.first_empty_at_s: float | None = None
+        self.empty_at_s: list[float] = []
         self.last_event_at_s: float | None = None
         self.usage: Mapping[str, Any] = {}
         self.finish_reason: str | None = None
@@ -109,10 +109,13 @@ class AnswerStream:
     def _settle_empty_finish(self) -> None:
         """A finish chunk without text carried the end token if usage counts one more than came."""
         count = self.usage.get("completion_tokens")
-        if self._empty_finish_at_s is None or self.has_chunk_tokens or not isinstance(count, int):
+        if self._empty_finish_at_s is None:
             return
-        if count == len(self.chunks) + 1 and not self._is_before_last(self._empty_finish_at_s):
+        is_token = not self.has_chunk_tokens and count == len(self.chunks) + 1
+        if is_token and not self._is_before_last(self._empty_finish_at_s):
             self.chunks.append(Chunk(self._empty_finish_at_s, 1))
+        else:
+            self.empty_at_s.append(self._empty_finish_at_s)
 
     def _is_before_last(self, at_s: float) -> bool:
         return bool(self.chunks) and at_s < self.chunks[-1].at_s
@@ -165,8 +168,8 @@ class AnswerStream:
             self.chunks.append(Chunk(at_s, 1))
         elif finish_reason is not None:
             self._empty_finish_at_s = at_s
-        elif self.first_empty_at_s is None:
-            self.first_empty_at_s = at_s
+        else:
+            self.empty_at_s.append(at_s)
 
     def _take_counted(self, num_tokens: int, at_s: float) -> None:
         new = num_tokens - self._num_known_tokens
@@ -176,8 +179,8 @@ class AnswerStream:
             self.has_chunk_tokens = True
             self.chunks.append(Chunk(at_s, new))
             self._num_known_tokens = num_tokens
-        elif not self.chunks and self.first_empty_at_s is None:
-            self.first_empty_at_s = at_s
+        else:
+            self.empty_at_s.append(at_s)
 
 
 def _text(choice: dict[str, Any]) -> tuple[bool, str, bool]:

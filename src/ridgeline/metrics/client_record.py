@@ -30,12 +30,12 @@ class ClientRecord:
     """One request of a load run. Instants in seconds on one monotonic clock; None: it never came to that.
 
     `scheduled_at_s` was fixed before the run (open loop) or is the send itself (closed loop); `sent_at_s`:
-    handed to the HTTP client. `chunks` carry tokens; `first_empty_at_s` is the first chunk that carries none
-    (a role alone), `last_event_at_s` the last event of any kind, `[DONE]` included, `closed_at_s` the end of
-    the stream. `has_chunk_tokens` tells that the server said how many tokens each chunk carries; without it
-    each counts as one. `has_whole_stream`: an event stream came to its end without a break and could be read,
-    whatever it said. Token counts are the server's usage where it gave one. `slos_s` are limits of this
-    request alone.
+    handed to the HTTP client. `chunks` carry tokens; `empty_at_s` are choices that carry none (a role alone,
+    a bare finish reason), in order; `last_event_at_s` is the last event of any kind, `[DONE]` included,
+    `closed_at_s` the end of the stream. `has_chunk_tokens` tells that the server said how many tokens each
+    chunk carries; without it each counts as one. `has_whole_stream`: an event stream came to its end without
+    a break and could be read, whatever it said. Token counts are the server's usage where it gave one.
+    `slos_s` are limits of this request alone.
     """
 
     request_id: str
@@ -43,7 +43,7 @@ class ClientRecord:
     sent_at_s: float | None
     chunks: Sequence[Chunk]
     outcome: Outcome
-    first_empty_at_s: float | None = None
+    empty_at_s: Sequence[float] = ()
     last_event_at_s: float | None = None
     closed_at_s: float | None = None
     has_chunk_tokens: bool = False

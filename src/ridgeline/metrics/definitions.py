@@ -40,7 +40,7 @@ def find_definition(name: str) -> Definition:
 
 
 _TPOT_OTHERS = {
-    "vllm": "(t_m − t_1) / (N − 1), whatever the first chunk holds; in /metrics one token counts as 0",
+    "vllm": "(c_m − c_1) / (N − 1), a role alone counts as c_1; in /metrics one token counts as 0",
     "sglang": "(last event − t_1) / (N − 1); [DONE] is an event",
     "genai-perf": "has no TPOT: calls (E2E − TTFT) / (N − 1) inter-token latency",
     "aiperf": "has no TPOT: calls (t_m − t_1) / (N − k_1) inter-token latency",
@@ -59,7 +59,7 @@ DEFINITIONS: Mapping[str, Definition] = {
             "no token came",
             "A role-only first chunk carries no token.",
             {
-                "vllm": "t_1 − s, from the send: a wait in the client is hidden",
+                "vllm": "c_1 − s, from the send: a wait in the client is hidden; a role alone counts",
                 "sglang": "t_1 − s; empty chunks are dropped, an answer without a token counts as 0",
                 "genai-perf": "first non-empty response − s",
                 "aiperf": "first content response − s; failed requests can be folded in",
@@ -84,7 +84,7 @@ DEFINITIONS: Mapping[str, Definition] = {
             "fewer than two chunks",
             "Weighs tokens alike; with k_1 = 1 a request's mean ITL is its TPOT.",
             {
-                "vllm": "each gap between chunks, whatever they hold: our ICL",
+                "vllm": "each gap between choices, whatever they hold: our ICL, a role alone counted in",
                 "sglang": "each gap between chunks; native endpoint: gap / new tokens",
                 "genai-perf": "one value a request: (t_m − t_1) / (N − 1), others' TPOT",
                 "aiperf": "one value a request: (t_m − t_1) / (N − k_1), k_1 = 1 without per-chunk usage",

@@ -1,13 +1,14 @@
 """How other tools measure one request and sum up many; each from the tool's own code (see dialects).
 
-In the formulas `s` is the send, t_1 and t_m the first and last chunk with tokens, k_1 the first one's tokens,
-N all tokens.
+In the formulas `s` is the send, t_1 and t_m the first and last chunk with tokens, c_1 and c_m the first and
+last choice, empty ones included, k_1 the first chunk's tokens, N all tokens.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from ridgeline.metrics.client_record import ClientRecord, Outcome
 
@@ -27,9 +28,9 @@ def is_whole(record: ClientRecord) -> bool:
     return is_ok(record) or (record.has_whole_stream and record.last_event_at_s is not None)
 
 
-def is_whole_with_tokens(record: ClientRecord) -> bool:
-    """The same with at least one chunk of tokens."""
-    return is_whole(record) and bool(record.chunks)
+def is_whole_with_choices(record: ClientRecord) -> bool:
+    """The same with at least one choice, be it empty."""
+    return is_whole(record) and bool(_choices_at_s(record))
 
 
 def has_tokens(record: ClientRecord) -> bool:
@@ -62,11 +63,11 @@ def since_send(end: Instant) -> Values:
     return values
 
 
-def after_first(end: Instant, *, start: Instant | None = None) -> Values:
-    """(end − t_1) / (N − 1), for N > 1; `start` stands for t_1 where no chunk came."""
+def after_first(end: Instant, *, first: Instant | None = None, start: Instant | None = None) -> Values:
+    """(end − first) / (N − 1), for N > 1; `first` is t_1, and `start` stands for it where there is none."""
 
     def values(record: ClientRecord) -> list[float]:
-        first_s = first_token(record)
+        first_s = (first or first_token)(record)
         start_s = first_s if first_s is not None or start is None else start(record)
         at_s, total = end(record), record.num_output_tokens
         if start_s is None or at_s is None or total is None or total < 2:
@@ -102,6 +103,25 @@ def first_token(record: ClientRecord) -> float | None:
 def last_token(record: ClientRecord) -> float | None:
     """t_m."""
     return record.chunks[-1].at_s if record.chunks else None
+
+
+def first_choice(record: ClientRecord) -> float | None:
+    """c_1."""
+    return min(_choices_at_s(record), default=None)
+
+
+def last_choice(record: ClientRecord) -> float | None:
+    """c_m."""
+    return max(_choices_at_s(record), default=None)
+
+
+def choice_gaps(record: ClientRecord) -> list[float]:
+    """c_i − c_i−1."""
+    return [later - earlier for earlier, later in pairwise(sorted(_choices_at_s(record)))]
+
+
+def _choices_at_s(record: ClientRecord) -> list[float]:
+    return [chunk.at_s for chunk in record.chunks] + list(record.empty_at_s)
 
 
 def last_event(record: ClientRecord) -> float | None:

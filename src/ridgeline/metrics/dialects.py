@@ -89,21 +89,21 @@ _RIDGELINE = Dialect(
 _VLLM = Dialect(
     name="vllm",
     values={
-        "ttft": dv.since_send(dv.first_token),
-        "tpot": dv.after_first(dv.last_token),
-        "itl": durations.icl_s,
-        "e2e": dv.since_send(dv.last_token),
+        "ttft": dv.since_send(dv.first_choice),
+        "tpot": dv.after_first(dv.last_choice, first=dv.first_choice),
+        "itl": dv.choice_gaps,
+        "e2e": dv.since_send(dv.last_choice),
     },
     formulas={
-        "ttft": _FROM_SEND,
-        "tpot": "(t_m − t_1) / (N − 1)",
-        "itl": "each gap between chunks",
-        "e2e": "t_m − s",
+        "ttft": "c_1 − s; a role alone counts",
+        "tpot": "(c_m − c_1) / (N − 1)",
+        "itl": "each gap between choices, a role alone and a bare finish reason included",
+        "e2e": "c_m − s",
     },
     rules=Rules(
-        words="a whole stream with a chunk is a success, also without finish reason or with an error in it; "
+        words="a whole stream with a choice is a success, also without finish reason or with an error in it; "
         "one token has no TPOT and passes its SLO as 0; no value is written as 0",
-        takes=dv.is_whole_with_tokens,
+        takes=dv.is_whole_with_choices,
         empty_s=0.0,
         empty_e2e_s=0.0,
         slos=_SLOS,
