@@ -1,4 +1,4 @@
-"""The keys of vLLM's `bench serve` result, with vLLM's quantities: timed from the send, ITL by chunks."""
+"""The keys of vLLM's `bench serve` result, by its own definitions: from the send, a role alone is a token."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import pstdev
 
 from ridgeline.metrics.client_record import ClientRecord, Outcome
-from ridgeline.metrics.durations import icl_s, lateness_s
+from ridgeline.metrics.dialects import DIALECTS
+from ridgeline.metrics.durations import lateness_s
 from ridgeline.metrics.percentiles import percentile
 from ridgeline.metrics.run_metrics import throughput
 from ridgeline.metrics.slo import meets
@@ -18,26 +19,22 @@ DETAIL_KEYS = (
 )
 METRICS = ("ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue")
 
+_TTFT_S, _TPOT_S, _ITL_S, _E2E_S = (DIALECTS["vllm"].values[name] for name in ("ttft", "tpot", "itl", "e2e"))
+
 
 def sent_ttft_s(record: ClientRecord) -> float | None:
-    """First token − send."""
-    if not record.chunks or record.sent_at_s is None:
-        return None
-    return record.chunks[0].at_s - record.sent_at_s
+    """First choice − send."""
+    return _only(_TTFT_S(record))
 
 
 def sent_e2e_s(record: ClientRecord) -> float | None:
-    """Last token − send."""
-    if not record.chunks or record.sent_at_s is None:
-        return None
-    return record.chunks[-1].at_s - record.sent_at_s
+    """Last choice − send."""
+    return _only(_E2E_S(record))
 
 
 def tpot_s(record: ClientRecord) -> float | None:
-    """(Last − first token) / (N − 1), whatever the first chunk holds; None for one token."""
-    if not record.chunks or record.num_output_tokens is None or record.num_output_tokens < 2:
-        return None
-    return (record.chunks[-1].at_s - record.chunks[0].at_s) / (record.num_output_tokens - 1)
+    """(Last − first choice) / (N − 1); None for one token."""
+    return _only(_TPOT_S(record))
 
 
 def totals(
@@ -72,7 +69,7 @@ def metric_values_s(records: Sequence[ClientRecord]) -> dict[str, list[float]]:
     return {
         "ttft": _defined(map(sent_ttft_s, ok)),
         "tpot": _defined(map(tpot_s, ok)),
-        "itl": [gap for record in ok for gap in icl_s(record)],
+        "itl": [gap for record in ok for gap in _ITL_S(record)],
         "e2el": _defined(end for end, _ in ends),
         "client_queue_time": _defined(wait for _, wait in ends),
         "e2el_including_client_queue": [
@@ -107,7 +104,7 @@ def detail_keys(
         "input_lens": [r.num_prompt_tokens or r.num_requested_prompt_tokens or 0 for r in records],
         "output_lens": counts,
         "ttfts": [sent_ttft_s(record) for record in records],
-        "itls": [icl_s(record) for record in records],
+        "itls": [list(_ITL_S(record)) for record in records],
         "start_times": [record.sent_at_s for record in records],
         "generated_texts": [record.text for record in records],
         "errors": [record.error or "" for record in records],
@@ -157,6 +154,10 @@ def _peak_requests(ok: Sequence[ClientRecord]) -> int | None:
 
 def _rate(amount: float, duration_s: float) -> float | None:
     return amount / duration_s if duration_s > 0 else None
+
+
+def _only(values: Sequence[float]) -> float | None:
+    return values[0] if values else None
 
 
 def _defined(values: Iterable[float | None]) -> list[float]:
