@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from operator import attrgetter
 
 from ridgeline.metrics.client_record import ClientRecord, Outcome
 
@@ -124,19 +125,12 @@ def _choices_at_s(record: ClientRecord) -> list[float]:
     return [chunk.at_s for chunk in record.chunks] + list(record.empty_at_s)
 
 
-def last_event(record: ClientRecord) -> float | None:
-    """The last event of any kind, `[DONE]` included."""
-    return record.last_event_at_s
-
-
-def closed(record: ClientRecord) -> float | None:
-    """The end of the stream."""
-    return record.closed_at_s
-
-
-def sent(record: ClientRecord) -> float | None:
-    """s."""
-    return record.sent_at_s
+last_event: Instant = attrgetter("last_event_at_s")
+"""The last event of any kind, `[DONE]` included."""
+closed: Instant = attrgetter("closed_at_s")
+"""The end of the stream."""
+sent: Instant = attrgetter("sent_at_s")
+"""s."""
 
 
 def alike(record: ClientRecord) -> float:  # noqa: ARG001 - a Weight's
