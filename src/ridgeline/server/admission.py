@@ -94,13 +94,21 @@ class Admission:
         if num_sequences > room:
             remedy = f"this server takes at most {room} sequences at once"
             raise TooManySequencesError("n", num_sequences, remedy)
-        if self._num_sequences + num_sequences > room:
+        self.check_room(num_sequences, now)
+        self._num_sequences += num_sequences
+        self._drain.observe(self.num_waiting, 0, now)
+
+    def check_room(self, num_sequences: int, now: float) -> None:
+        """Whether so many would fit now.
+
+        Raises:
+            OverloadedError: they would not; says when to try again.
+        """
+        if self._num_sequences + num_sequences > self._max_num_seqs + self._max_num_waiting:
             raise OverloadedError(
                 f"the waiting queue is full ({self.num_waiting} of {self._max_num_waiting} sequences)",
                 self.retry_after_s(now),
             )
-        self._num_sequences += num_sequences
-        self._drain.observe(self.num_waiting, 0, now)
 
     def leave(self, num_sequences: int, now: float) -> None:
         """A request that was let in is over, in whatever way."""
