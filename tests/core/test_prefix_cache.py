@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from ridgeline.core.events import MissReason
@@ -34,6 +36,13 @@ def cached(token_ids: list[int], *, salt: str | None = None, **arguments: object
         cache.insert(10 + index, CachedBlock(cache.hash_of(request, index), parent, tokens))
     assert cache.check_integrity() == set(range(10, 10 + len(token_ids) // BLOCK))
     return cache
+
+
+def test_cached_blocks_make_no_collection_longer() -> None:
+    block = CachedBlock(b"hash", None, PrefixCache(BLOCK).block_tokens(request_of([1, 2, 3, 4]), 0))
+    gc.collect()
+    assert not gc.is_tracked(block)
+    assert not gc.is_tracked(block.token_ids)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 
 import pytest
@@ -32,6 +33,17 @@ def test_what_was_measured_comes_back_and_detail_is_asked_for() -> None:
     assert (first.name, second.name) == ("all.json #1", "all.json #2")
     with pytest.raises(ConfigError, match=r"all.json #2.*--save-detailed"):
         need_records(second)
+
+
+def test_a_run_does_no_full_collection_and_leaves_the_thresholds_as_they_were() -> None:
+    before, seen = gc.get_threshold(), []
+    dataset = DatasetSettings(num_prompts=2, random=RandomLengths(input_len=4, output_len=3))
+    with running(answering(3, gap_s=0.01)) as server:
+        plan = plan_load(TargetSettings(url=server.url, model="m"), dataset, TrafficSettings())
+        execute_load(plan, lambda _: seen.append(gc.get_threshold()))
+    assert [each[:2] for each in seen] == [before[:2]] * 2
+    assert min(each[2] for each in seen) > 10**9
+    assert gc.get_threshold() == before
 
 
 GOOD = {

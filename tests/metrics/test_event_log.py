@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+from enum import Enum
+from pathlib import Path
+
+from ridgeline import LLM, SamplingParams
 from ridgeline.core.events import Event, RequestScheduled, StepFinished, TokensEmitted
 from ridgeline.metrics.event_log import EventLog
 
@@ -34,6 +39,19 @@ def test_a_batchs_event_counts_by_its_requests() -> None:
     log.record([tokens])
     assert kept(log) == [tokens]
     assert log.num_dropped_events == 11
+
+
+def test_a_long_log_makes_no_collection_longer(tiny_model: Path) -> None:
+    """Nothing that events of a real run hold is seen by the garbage collector, once it has met it."""
+    with LLM(str(tiny_model), kv_cache_bytes=2**22) as llm:
+        llm.generate([[5] * 40] * 3, SamplingParams(n=2, max_tokens=9, ignore_eos=True), progress=False)
+        events = llm.parts.event_log.events()
+    gc.collect()
+    gc.collect()  # what holds only untracked objects is let go by the second pass, if not by the first
+    values = [getattr(event, name) for event in events for name in event.__struct_fields__]
+    assert len(values) > 100
+    seen = [value for value in (*events, *values) if gc.is_tracked(value)]
+    assert [value for value in seen if not isinstance(value, Enum)] == []
 
 
 def test_the_newest_stays_though_it_counts_more_than_the_log_holds() -> None:

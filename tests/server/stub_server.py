@@ -8,6 +8,7 @@ N numbers, 20 ms apart, and tells in its last line why it ended.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sys
 import time
@@ -85,7 +86,8 @@ def new_app(state: ServerState) -> Starlette:
         return Response(b"x" * 32 * 2**20)
 
     async def health(_: Request) -> Response:
-        return JSONResponse({"phase": state.phase, "num_sequences": state.admission.num_sequences})
+        known = {"phase": state.phase, "num_sequences": state.admission.num_sequences}
+        return JSONResponse({**known, "num_settled_objects": gc.get_freeze_count()})
 
     async def fail(_: Request) -> Response:
         raise ZeroDivisionError

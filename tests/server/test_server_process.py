@@ -31,10 +31,13 @@ def test_503_while_loading_then_served(tmp_path: Path) -> None:
     loadable = tmp_path / "loadable"
     with stub(until="listening", load_once_there=str(loadable)) as server:
         loading = server.send("GET", "/v1/echo")
-        assert json.loads(server.send("GET", "/health").body)["phase"] == "loading"
+        health = json.loads(server.send("GET", "/health").body)
+        assert (health["phase"], health["num_settled_objects"]) == ("loading", 0)
         loadable.touch()
         server.wait_for("ready", server.out)
         assert server.send("GET", "/v1/echo").status == 200
+        health = json.loads(server.send("GET", "/health").body)
+        assert health["num_settled_objects"] > 10_000  # modules alone
         assert server.end() == 0
     assert (loading.status, loading.headers["retry-after"]) == (503, "2")
     assert loading.error["type"] == "service_unavailable_error"

@@ -9,14 +9,21 @@ blocks each step read and wrote.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from ridgeline.outputs import FinishReason
 
 
-@dataclass(frozen=True, slots=True)
-class RequestArrived:
+class _Event(msgspec.Struct, frozen=True, gc=False):
+    """The garbage collector need not look at events: they refer to nothing that could refer back.
+
+    A log keeps 100,000 of them, and each full collection would stop every token until it has seen all.
+    """
+
+
+class RequestArrived(_Event, frozen=True):
     """A request entered the waiting queue; it reached us at `arrived_at_s`.
 
     `max_tokens` were asked for at most. Of `num_choices` completions of one prompt each is a request, and
@@ -32,8 +39,7 @@ class RequestArrived:
     fork_of: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RequestScheduled:
+class RequestScheduled(_Event, frozen=True):
     """A request was admitted: it runs from here on, until it ends or is preempted.
 
     `num_cached_tokens` of its tokens needed no computing: found in the prefix cache, or taken over from
@@ -58,8 +64,7 @@ class Lack(StrEnum):
     """Prompts under computation: a place among partial ones, or a prefix that it shares."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionHeld:
+class AdmissionHeld(_Event, frozen=True):
     """The first in the waiting queue lacks something, and those behind it wait for it too.
 
     Written when another is first, or lacks something else, than in the step before.
@@ -70,8 +75,7 @@ class AdmissionHeld:
     lack: Lack
 
 
-@dataclass(frozen=True, slots=True)
-class RequestPreempted:
+class RequestPreempted(_Event, frozen=True):
     """A request lost its blocks to `displaced_by` (itself, when it was the newest) and waits.
 
     `num_computed_tokens` are to be computed again, less what the prefix cache still holds then.
@@ -83,8 +87,7 @@ class RequestPreempted:
     num_computed_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class RequestFinished:
+class RequestFinished(_Event, frozen=True):
     """A request ended and holds nothing any more."""
 
     at_s: float
@@ -93,33 +96,25 @@ class RequestFinished:
     num_output_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class _BlocksOfRequest:
+class _BlocksOfRequest(_Event, frozen=True):
     at_s: float
     request_id: str
     block_ids: tuple[int, ...]
 
 
-class BlocksAllocated(_BlocksOfRequest):
+class BlocksAllocated(_BlocksOfRequest, frozen=True):
     """Blocks were given to a request."""
 
-    __slots__ = ()
 
-
-class BlocksFilled(_BlocksOfRequest):
+class BlocksFilled(_BlocksOfRequest, frozen=True):
     """Every slot of these blocks now holds a computed token."""
 
-    __slots__ = ()
 
-
-class BlocksCached(_BlocksOfRequest):
+class BlocksCached(_BlocksOfRequest, frozen=True):
     """Full blocks entered the hash index; other requests can find them from now on."""
 
-    __slots__ = ()
 
-
-@dataclass(frozen=True, slots=True)
-class BlocksHit:
+class BlocksHit(_Event, frozen=True):
     """A request starts with blocks that the prefix cache holds, `num_tokens` tokens in all.
 
     `block_ids` in order of position; `held_block_ids` are those that other requests hold as well, the
@@ -148,8 +143,7 @@ class MissReason(StrEnum):
     """Nobody computed these tokens as far as is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixMissed:
+class PrefixMissed(_Event, frozen=True):
     """Where and why a prefix lookup ended.
 
     `num_hit_tokens` were found. `differs_at` is the position of the first token that is another one
@@ -164,8 +158,7 @@ class PrefixMissed:
     evicted_at_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BlocksShared:
+class BlocksShared(_Event, frozen=True):
     """A sample of the same prompt starts with the blocks of `source_request_id`, the last one partial.
 
     `block_ids` in order of position; they hold `num_tokens` computed tokens.
@@ -178,8 +171,7 @@ class BlocksShared:
     num_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class BlocksCopied:
+class BlocksCopied(_Event, frozen=True):
     """A request got its own copy of a shared, partly filled block: (from, to), in the table too."""
 
     at_s: float
@@ -187,8 +179,7 @@ class BlocksCopied:
     copies: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class BlocksMerged:
+class BlocksMerged(_Event, frozen=True):
     """Blocks that a request just filled were cached already: (from, to), in its table too."""
 
     at_s: float
@@ -196,44 +187,36 @@ class BlocksMerged:
     merges: tuple[tuple[int, int], ...]
 
 
-class BlocksEvicted(_BlocksOfRequest):
+class BlocksEvicted(_BlocksOfRequest, frozen=True):
     """Idle blocks left the hash index, least recently used first, to be given to `request_id`."""
 
-    __slots__ = ()
 
-
-class BlocksFreed(_BlocksOfRequest):
+class BlocksFreed(_BlocksOfRequest, frozen=True):
     """Nobody holds these blocks any more; those that are cached stay findable (idle) until evicted."""
 
-    __slots__ = ()
 
-
-@dataclass(frozen=True, slots=True)
-class PrefixCacheReset:
+class PrefixCacheReset(_Event, frozen=True):
     """The hash index was emptied on request."""
 
     at_s: float
     num_blocks: int
 
 
-@dataclass(frozen=True, slots=True)
-class TokensEmitted:
+class TokensEmitted(_Event, frozen=True):
     """Tokens that one step sampled, as (request_id, number of tokens) pairs."""
 
     at_s: float
     counts: Sequence[tuple[str, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class LogitsCorrupted:
+class LogitsCorrupted(_Event, frozen=True):
     """The model gave NaN or infinite logits for a request, which ends by it."""
 
     at_s: float
     request_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class DeltasCoalesced:
+class DeltasCoalesced(_Event, frozen=True):
     """A client that reads slowly gets the deltas of several steps as one, `num_tokens` in all so far."""
 
     at_s: float
@@ -241,8 +224,7 @@ class DeltasCoalesced:
     num_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class StepFinished:
+class StepFinished(_Event, frozen=True):
     """One step: its composition and where its time went.
 
     `composition` holds (request_id, num_computed_tokens before, num_scheduled_tokens). `predicted_op_s` is

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+import msgspec
+
 from ridgeline.core.events import MissReason
 from ridgeline.core.request import Request
 
@@ -32,12 +34,12 @@ def block_hash(parent_hash: BlockHash, token_ids: Sequence[int]) -> BlockHash:
     return hashlib.blake2b(parent_hash + array("q", token_ids).tobytes(), digest_size=_HASH_BYTES).digest()
 
 
-class CachedBlock(NamedTuple):
-    """What a cached block holds."""
+class CachedBlock(msgspec.Struct, frozen=True, gc=False):
+    """What a cached block holds; like an event it is nothing for the garbage collector."""
 
     block_hash: BlockHash
     parent: Parent
-    token_ids: Sequence[int]
+    token_ids: tuple[int, ...]
 
 
 class Miss(NamedTuple):
@@ -71,7 +73,7 @@ class PrefixCache:
     def __len__(self) -> int:
         return len(self._blocks)
 
-    def find(self, cached_hash: BlockHash, parent: Parent, token_ids: Sequence[int]) -> int | None:
+    def find(self, cached_hash: BlockHash, parent: Parent, token_ids: tuple[int, ...]) -> int | None:
         """Id of the block that holds exactly these tokens after this parent, or None."""
         block_id = self._block_ids.get(cached_hash)
         if block_id is None:
@@ -110,9 +112,9 @@ class PrefixCache:
         for index in (self._block_ids, self._blocks, self._children, self._first_blocks, self._evicted_at_s):
             index.clear()
 
-    def block_tokens(self, request: Request, index: int) -> list[int]:
+    def block_tokens(self, request: Request, index: int) -> tuple[int, ...]:
         """Token ids of the request's block at `index`."""
-        return request.token_ids(index * self._block_size, (index + 1) * self._block_size)
+        return tuple(request.token_ids(index * self._block_size, (index + 1) * self._block_size))
 
     def hash_of(self, request: Request, index: int) -> BlockHash:
         """Hash of the request's full block at `index`; each is computed once, when first asked for."""
@@ -187,7 +189,7 @@ class PrefixCache:
         """Full blocks before the last known token, which is always computed."""
         return (request.num_tokens - 1) // self._block_size
 
-    def _is_under_another_salt(self, cache_salt: str | None, token_ids: Sequence[int]) -> bool:
+    def _is_under_another_salt(self, cache_salt: str | None, token_ids: tuple[int, ...]) -> bool:
         salts = [
             s for s in islice(self._first_blocks, _MAX_COMPARED) if s != cache_salt and not isinstance(s, int)
         ]

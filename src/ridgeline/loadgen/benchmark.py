@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -19,6 +20,8 @@ from ridgeline.loadgen.settings import DatasetSettings, TargetSettings, TrafficS
 from ridgeline.metrics.client_record import ClientRecord
 from ridgeline.workload.load_request import LoadRequest
 from ridgeline.workload.synthetic import RandomLengths
+
+_NEVER = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +127,7 @@ async def _execute(
         if stop_when(record):
             stop.set()
 
-    with _interruptible(stop, interrupt):
+    with _interruptible(stop, interrupt), _short_collections():
         try:
             await _warm_up(client, plan, stop)
             async with Prober(client, plan) as prober, _running(beside):
@@ -184,6 +187,17 @@ def _interruptible(*events: asyncio.Event) -> Iterator[None]:
         yield
     finally:
         loop.remove_signal_handler(signal.SIGINT)
+
+
+@contextmanager
+def _short_collections() -> Iterator[None]:
+    """Collect young objects only: a full pass, over all records so far, would be measured as latency."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(*thresholds[:2], _NEVER)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 def describe_prompts(plan: LoadPlan) -> str:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec.structs import asdict, fields
 
 from ridgeline.core import events as ev
 from ridgeline.errors import ConfigError
@@ -18,8 +20,7 @@ from ridgeline.errors import ConfigError
 _TYPES: Mapping[str, type] = MappingProxyType({kind.__name__: kind for kind in get_args(ev.Event)})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceHeader:
+class TraceHeader(msgspec.Struct, frozen=True, kw_only=True):
     """What the block ids of a record mean; `num_dropped_events` were lost before the first event kept."""
 
     model: str

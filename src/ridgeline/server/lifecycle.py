@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -113,6 +114,7 @@ class Lifecycle:
         loop = loaded.get_loop()
         try:
             serving = self._load()
+            _settle_heap()
         except BaseException as error:  # noqa: BLE001 - handed on to the loop's thread
             loop.call_soon_threadsafe(loaded.set_exception, error)
         else:
@@ -149,6 +151,15 @@ class Lifecycle:
     def _exit(self, status: int) -> None:
         self._log_writer.close()
         os._exit(status)
+
+
+def _settle_heap() -> None:
+    """Take all that is there for good out of the garbage collector's sight.
+
+    Modules, model and app are some 70,000 objects; looking through them stops every stream for 50 ms.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 class _Server(uvicorn.Server):
