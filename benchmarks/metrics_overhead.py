@@ -1,13 +1,13 @@
 """What the always-on records, events and metrics cost, as a share of a step.
 
-    python benchmarks/metrics_overhead.py [--pairs N] [--json FILE]
+    python benchmarks/metrics_overhead.py [--rounds N] [--json FILE]
 
-The engine of the server: event log, drift watch and /metrics listen. Batches of 1, 8 and 32 decode; of two
-neighbouring steps one runs with all of it, one with a recorder that drops and without listeners, by turns, so
-that a busier machine or a longer context falls on both. Each pair gives a ratio; the figure is their median.
-The listeners' own time is read beside it: it holds where the machine is too noisy for ratios of a per cent.
-Predicting a step is no part of it: benchmarks/timing_overhead.py measures that. Every 50 pairs the page of
-/metrics is rendered, outside the steps: the time of that is told beside it.
+The engine of the server: event log, drift watch and /metrics listen. Batches of 1, 8 and 32 decode. A round
+is 16 steps with all of it and 16 with a recorder that drops and without listeners, by turns. Blocks fill and
+the metrics are counted at the same places of each 16, so a median is taken for each place, and the figure
+compares the sums of these. The listeners' own time is read beside it: it holds where the machine is too noisy
+for ratios of a per cent. Predicting a step is no part of it: benchmarks/timing_overhead.py measures that.
+Every third round the page of /metrics is rendered: the time of that is told beside it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from statistics import median
+from statistics import mean, median, quantiles
 
 from prediction_error import new_request
 from ridgeline.build import EngineParts, build_engine
@@ -35,8 +35,8 @@ from ridgeline.perf.op_costs import WorkTotals
 MAX_SHARE = 0.01
 BATCHES = (1, 8, 32)
 _PROMPT_TOKENS = 16
-_WARM_UP_PAIRS = 10
-_RENDER_EVERY = 50
+_NUM_PLACES = 16
+_RENDER_EVERY = 3
 
 
 class DroppingRecorder(EventRecorder):
@@ -48,8 +48,8 @@ class DroppingRecorder(EventRecorder):
 
 @dataclass(frozen=True)
 class Overhead:
-    """`step_s` without; `share`: median over pairs of (with − without) / without, with its quartiles;
-    `listeners_s`: median time that the listeners take for a step; `render_s`: of one page of /metrics.
+    """`step_s` without; `share`: (with − without) / without, `quartiles` those of the rounds; `listeners_s`:
+    what the listeners take for a step; `render_s`: of one page of /metrics.
     """
 
     batch: int
@@ -111,33 +111,47 @@ def serving_engine() -> tuple[EngineParts, ServerMetrics]:
     return parts, metrics
 
 
-def measure(parts: EngineParts, metrics: ServerMetrics, *, batch: int, num_pairs: int) -> Overhead:
+def measure(parts: EngineParts, metrics: ServerMetrics, *, batch: int, num_rounds: int) -> Overhead:
     engine, switch, rng = parts.engine, Switch(parts), random.Random(batch)
     names = [f"{batch}-{index}" for index in range(batch)]
-    num_output = 2 * (num_pairs + _WARM_UP_PAIRS) + 8
+    num_output = 2 * _NUM_PLACES * (num_rounds + 1) + 8
     for name in names:
         engine.add_request(new_request(name, _PROMPT_TOKENS, num_output, rng=rng))
-    for _ in range(2):  # prompts, within the budget of tokens
+    for _ in range(2 + _NUM_PLACES):  # prompts, within the budget of tokens; then warm
         engine.step()
-    shares, without_s, render_s = [], [], []
-    for number in range(num_pairs + _WARM_UP_PAIRS):
-        seconds = {}
-        for is_on in (number % 2 == 0, number % 2 == 1):  # who goes first changes: the context grows
-            switch.set(is_on)
-            seconds[is_on] = timed_s(engine.step)
-        if number >= _WARM_UP_PAIRS:
-            shares.append(seconds[True] / seconds[False] - 1)
-            without_s.append(seconds[False])
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    render_s = []
+    for number in range(num_rounds):
         if number % _RENDER_EVERY == 0:
             render_s.append(timed_s(metrics.render))
+        for is_on in (number % 2 == 0, number % 2 == 1):
+            switch.set(is_on)
+            seconds[is_on] += [timed_s(engine.step) for _ in range(_NUM_PLACES)]
     switch.restore()
     for name in names:
         engine.finish_request(name, FinishReason.ABORT)
     engine.publish_events()
-    shares.sort()
-    quartiles = shares[len(shares) // 4], shares[3 * len(shares) // 4]
-    listeners_s = median(switch.listeners.seconds)
-    return Overhead(batch, median(without_s), median(shares), quartiles, listeners_s, median(render_s))
+    sums = {is_on: [sum(each) for each in batched(values)] for is_on, values in seconds.items()}
+    low, _, high = quantiles((on / off - 1 for on, off in zip(sums[True], sums[False], strict=True)), n=4)
+    step_s = by_place(seconds[False])
+    return Overhead(
+        batch,
+        step_s,
+        by_place(seconds[True]) / step_s - 1,
+        (low, high),
+        by_place(switch.listeners.seconds[: len(seconds[True])]),
+        median(render_s),
+    )
+
+
+def batched(values: Sequence[float]) -> list[Sequence[float]]:
+    """Runs of `_NUM_PLACES`."""
+    return [values[at : at + _NUM_PLACES] for at in range(0, len(values), _NUM_PLACES)]
+
+
+def by_place(values: Sequence[float]) -> float:
+    """The mean over the places of the median at each."""
+    return mean(median(values[place::_NUM_PLACES]) for place in range(_NUM_PLACES))
 
 
 def timed_s(work: Callable[[], object]) -> float:
@@ -148,11 +162,11 @@ def timed_s(work: Callable[[], object]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=400)
+    parser.add_argument("--rounds", type=int, default=24)
     parser.add_argument("--json", default=None)
     arguments = parser.parse_args()
     parts, metrics = serving_engine()
-    found = [measure(parts, metrics, batch=batch, num_pairs=arguments.pairs) for batch in BATCHES]
+    found = [measure(parts, metrics, batch=batch, num_rounds=arguments.rounds) for batch in BATCHES]
     num_steps = sum(isinstance(event, StepFinished) for event in parts.event_log.events())
     assert num_steps > 0, "the steps with listeners left no record"
     parts.engine.close()

@@ -120,6 +120,17 @@ def test_one_request_by_hand() -> None:
     assert found["ridgeline:cache_config_info", (("block_size", "16"), ("num_gpu_blocks", "64"))] == 1
 
 
+def test_the_page_is_the_same_however_often_one_looks() -> None:
+    looked_at, counted_late = ServerMetrics(SETTINGS), ServerMetrics(SETTINGS)
+    for number in range(5):  # of 4, 5, 6, 7 and 8 steps
+        for events in answer(f"r{number}", 10.0 + number, [0.02, *[0.005] * (number + 3)]):
+            looked_at.record(events)
+            counted_late.record(events)
+            samples(looked_at)
+    assert samples(looked_at) == samples(counted_late)
+    assert samples(counted_late)["ridgeline:iteration_tokens_total_count", ()] == 4 + 5 + 6 + 7 + 8
+
+
 def test_c28_quantiles_are_near_and_one_token_answers_leave_no_zero() -> None:
     """200 one-token and 200 nine-token answers whose steps take 4 to 6 ms, after waits of 1 to 9 ms."""
     metrics = ServerMetrics(MetricsSettings(model_name="m", prefixes=("ridgeline", "vllm")))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ridgeline.core.events import Event, StepFinished
+from ridgeline.metrics.server_totals import OpSums
 
 WINDOW_S = 60.0
 MAX_DRIFT = 0.25
@@ -45,7 +46,8 @@ class DriftWatch:
 
     def __init__(self, report: Callable[[Drift], None] = lambda _: None) -> None:
         self._report = report
-        self._slices: deque[_Slice] = deque()
+        self._steps: list[StepFinished] = []
+        self._slices: deque[tuple[float, OpSums]] = deque()
         self._measured: defaultdict[str, float] = defaultdict(float)
         self._predicted: defaultdict[str, float] = defaultdict(float)
         self._first_at_s: float | None = None
@@ -58,31 +60,24 @@ class DriftWatch:
         return self._drift
 
     def record(self, events: Iterable[Event]) -> None:
-        """Take the steps among the events."""
+        """Take the steps among the events; they are added up once a slice is complete."""
         for event in events:
             if isinstance(event, StepFinished) and event.predicted_op_s is not None:
-                self._add(event, event.predicted_op_s)
-
-    def _add(self, step: StepFinished, predicted: Mapping[str, float]) -> None:
-        if self._first_at_s is None:
-            self._first_at_s = step.at_s
-        if not self._slices or step.at_s >= self._slices[-1].started_at_s + _SLICE_S:
-            self._close_slice(step.at_s)
-            self._slices.append(_Slice(step.at_s, defaultdict(float), defaultdict(float)))
-        current = self._slices[-1]
-        measured = {**step.op_seconds, _OVERHEAD: step.execute_s - sum(step.op_seconds.values())}
-        for op, seconds in measured.items():
-            current.measured[op] += seconds
-        for op, seconds in predicted.items():
-            current.predicted[op] += seconds
+                if self._steps and event.at_s >= self._steps[0].at_s + _SLICE_S:
+                    self._close_slice(event.at_s)
+                self._steps.append(event)
 
     def _close_slice(self, now: float) -> None:
         """Count the finished slice in, drop those older than the window, look at the sums."""
-        if self._slices:
-            self._count(self._slices[-1], 1)
-        while self._slices and self._slices[0].started_at_s <= now - WINDOW_S - _SLICE_S:
-            self._count(self._slices.popleft(), -1)
-        assert self._first_at_s is not None
+        started_at_s, sums = self._steps[0].at_s, OpSums()
+        for step in self._steps:
+            sums.add(step)
+        self._steps.clear()
+        self._slices.append((started_at_s, sums))
+        self._count(sums, 1)
+        while self._slices and self._slices[0][0] <= now - WINDOW_S - _SLICE_S:
+            self._count(self._slices.popleft()[1], -1)
+        self._first_at_s = started_at_s if self._first_at_s is None else self._first_at_s
         if now - self._first_at_s < WINDOW_S:
             return
         was_drifting = self._drift is not None
@@ -91,7 +86,7 @@ class DriftWatch:
             self._reported_at_s = now
             self._report(self._drift)
 
-    def _count(self, piece: _Slice, sign: int) -> None:
+    def _count(self, piece: OpSums, sign: int) -> None:
         for op, seconds in piece.measured.items():
             self._measured[op] += sign * seconds
         for op, seconds in piece.predicted.items():
@@ -138,10 +133,3 @@ def _is_common(ratio: float, measured: Mapping[str, float], predicted: Mapping[s
     least = 1 + (ratio - 1) / 2
     slow_s = sum(s for op, s in predicted.items() if s > 0 and measured.get(op, 0.0) / s >= least)
     return slow_s >= _COMMON_SHARE * sum(predicted.values())
-
-
-@dataclass(slots=True)
-class _Slice:
-    started_at_s: float
-    measured: defaultdict[str, float]
-    predicted: defaultdict[str, float]
