@@ -67,7 +67,6 @@ class EngineParts:
     engine: Engine
     event_log: EventLog
     hardware: HardwareProfile | None
-    drift_watch: DriftWatch
 
     @property
     def kv_block_bytes(self) -> int:
@@ -131,7 +130,6 @@ def build_engine(
         engine=engine,
         event_log=event_log,
         hardware=hardware,
-        drift_watch=drift_watch,
     )
 
 

@@ -1,4 +1,4 @@
-"""While no place is free nothing is read of a generating request; the rest of the server answers on."""
+"""While no place is free no generating request is parsed; the rest of the server answers on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def full_server(tiny_server: Served) -> Iterator[Served]:
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("body", [b'{"prompt": "a", "input": "a"}', b"{", b"", b'{"model": "nope"}'])
-def test_a_full_queue_refuses_before_it_reads(full_server: Served, path: str, body: bytes) -> None:
+def test_a_full_queue_refuses_before_it_parses(full_server: Served, path: str, body: bytes) -> None:
     answer = httpx.post(full_server.url + path, content=body)
     assert answer.status_code == 429
     error = answer.json()["error"]

@@ -21,7 +21,8 @@ from ridgeline.metrics.client_record import ClientRecord
 from ridgeline.workload.load_request import LoadRequest
 from ridgeline.workload.synthetic import RandomLengths
 
-_NEVER = 2**31 - 1
+_NO_FULL_COLLECTION = 2**31 - 1
+"""Threshold of the oldest generation that is never reached; the largest C int."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +194,7 @@ def _interruptible(*events: asyncio.Event) -> Iterator[None]:
 def _short_collections() -> Iterator[None]:
     """Collect young objects only: a full pass, over all records so far, would be measured as latency."""
     thresholds = gc.get_threshold()
-    gc.set_threshold(*thresholds[:2], _NEVER)
+    gc.set_threshold(*thresholds[:2], _NO_FULL_COLLECTION)
     try:
         yield
     finally:

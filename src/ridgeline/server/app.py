@@ -9,7 +9,8 @@ from ridgeline import __version__
 from ridgeline.server.admin import admin_router
 from ridgeline.server.error_response import ERROR_RESPONSES
 from ridgeline.server.errors import install_error_handlers
-from ridgeline.server.generation import generation_router
+from ridgeline.server.full_queue import FullQueueGate
+from ridgeline.server.generation import ENDPOINTS, generation_router
 from ridgeline.server.liveness import liveness_router
 from ridgeline.server.models import models_router
 from ridgeline.server.observation import observation_router
@@ -28,6 +29,13 @@ def new_app(state: ServerState) -> FastAPI:
         responses=ERROR_RESPONSES,
     )
     install_error_handlers(app)
+    app.add_middleware(
+        FullQueueGate,
+        admission=state.admission,
+        clock=state.clock,
+        paths=[endpoint.path for endpoint in ENDPOINTS],
+        rejected=state.metrics.rejected,
+    )
     for router in (
         liveness_router(state),
         models_router(state),

@@ -1,4 +1,4 @@
-"""FullQueueGate: 429 for work that cannot be taken now, before anything is spent on it."""
+"""FullQueueGate: 429 for work that cannot be taken now, before its body is parsed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ridgeline.server.errors import rejection_reason, response_of
 
 
 class FullQueueGate:
-    """ASGI middleware: refuses POSTs to `paths` unread while no place is free at all.
+    """ASGI middleware: refuses POSTs to `paths` unparsed while no place is free at all.
 
     Under overload most requests end here, and what they cost is taken from those that run. `Admission`
     still decides on what passes: a place may be free, but not for all sequences of a request.
@@ -23,9 +23,9 @@ class FullQueueGate:
     def __init__(
         self,
         app: ASGIApp,
+        *,
         admission: Admission,
         clock: Clock,
-        *,
         paths: Collection[str],
         rejected: Callable[[str], None],
     ) -> None:

@@ -1,4 +1,4 @@
-"""What stands around an app, outside first: ids, log, HEAD as GET, count, CORS, keys, body, phase, queue."""
+"""What stands around an app, from the outside in: ids, log, HEAD as GET, count, CORS, keys, body, phase."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from starlette.types import ASGIApp
 from ridgeline.server.access_log import AccessLog
 from ridgeline.server.api_keys import ApiKeys
 from ridgeline.server.body_limit import BodyLimit
-from ridgeline.server.full_queue import FullQueueGate
-from ridgeline.server.generation import ENDPOINTS
 from ridgeline.server.head_requests import HeadAsGet
 from ridgeline.server.observation import CountAnswers
 from ridgeline.server.phase import PhaseGate
@@ -20,13 +18,6 @@ from ridgeline.server.state import ServerState
 def guarded(app: ASGIApp, state: ServerState) -> ASGIApp:
     """`app` behind everything that `state.config` asks for."""
     config = state.config
-    app = FullQueueGate(
-        app,
-        state.admission,
-        state.clock,
-        paths=[endpoint.path for endpoint in ENDPOINTS],
-        rejected=state.metrics.rejected,
-    )
     app = PhaseGate(
         app,
         lambda: state.phase,
